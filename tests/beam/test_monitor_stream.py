@@ -13,7 +13,7 @@ from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports.report_records import RunEnded
 from tests.helpers.beam_pipelines import local_pipeline
-from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
+from tests.helpers.memory_stream import Arrival, MemoryStream
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of, small_plan
 from tests.helpers.stream_runs import CLOCK, Ran, arrivals_of
@@ -37,32 +37,6 @@ def test_both_clocks_leave_out_what_is_late_and_say_so(tmp_path):
             ran = Ran(tmp_path, {"stream": (MemoryStream.of([arrivals], 7), plan, {"clock": clock})})
             assert ran.reports["stream"] == oracle_reports([*in_time, *busy, tip], settings_of(plan), SECRET)
             assert ran.counts["events_late"] == 30
-
-
-def test_an_event_that_misses_some_windows_counts_in_the_others(tmp_path):
-    plan = small_plan(12, sliding=3, hits_per_user=3)
-    end = (START + 20) * MICROS  # of the first of the three windows that hold these events
-    log = [(f"u{user}", "news", (START + 1) * MICROS) for user in range(30)]
-    ran = Ran(
-        tmp_path, {"stream": (MemoryStream.of([[Arrival(event, end + 20 * MICROS + 1) for event in log]]), plan, {})}
-    )
-    everywhere = oracle_reports(log, settings_of(plan), SECRET)
-    assert [report.window_end for report in everywhere] == [end, end + 20 * MICROS, end + 40 * MICROS]
-    assert [report.window_end for report in ran.reports["stream"]] == [end + 20 * MICROS, end + 40 * MICROS]
-    assert ran.counts["events_late"] == 30
-
-
-def test_events_from_the_future_and_broken_rows_are_refused_and_told(tmp_path):
-    plan = small_plan(6)
-    log = [(f"u{user}", "news", (START + 10) * MICROS) for user in range(30)]
-    future = [(f"u{user}", "news", (START + 311) * MICROS) for user in range(30)]
-    arrivals = [*arrivals_of(log), Arrival(BROKEN, 0), *(Arrival(event, (START + 10) * MICROS) for event in future)]
-    ran = Ran(tmp_path, {"stream": (MemoryStream.of([arrivals], 8), plan, {})})
-    assert ran.reports["stream"] == oracle_reports(log, settings_of(plan), SECRET)
-    broken, *refused = ran.rejected["stream"]
-    assert (broken.source, list(broken.positions), broken.reason) == ("partition-0", [30], "broken")
-    assert sorted(time for rows in refused for time in rows.positions) == [event[2] for event in future]
-    assert (ran.counts["events_from_the_future"], ran.counts["events_rejected"]) == (30, 1)
 
 
 def test_a_stop_file_ends_the_run_with_what_arrived_before_it(tmp_path):

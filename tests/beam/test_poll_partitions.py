@@ -220,23 +220,6 @@ def test_a_reader_is_opened_anew_when_the_state_went_back():
     assert (seen.count("open"), loop.progress.position) == (2, "20")
 
 
-def test_the_state_of_a_run_with_another_key_or_clock_is_refused():
-    """Under another key all users would be strangers, with budgets of their own; so with another user field, which is
-    in the fingerprint of the source."""
-    loop = Loop(MemoryStream.of([events()], 40)).fire()
-    before = loop.state["progress"].content
-    for other in ({"secret": bytes(32)}, {"clock": StreamClock(allowed_lateness_seconds=61)}, {"source": "other"}):
-        changed = Loop(MemoryStream.of([events()], 40), **other)
-        changed.state = loop.state
-        with pytest.raises(StreamError, match="another plan, clock, stream, run id or noise key"):
-            changed.fire()
-        loop.state["poll"].at = 0
-    assert loop.state["progress"].content == before
-    same = Loop(MemoryStream.of([events()], 40))
-    same.state = loop.state
-    assert same.fire().progress.position == "80"
-
-
 @pytest.mark.parametrize(("started_with", "other"), [(2, 3), (10, 5), (100, 160)])
 def test_a_run_keeps_its_shards(started_with, other):
     """Users would be in others, where their purses are full again."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import typing
 
 import apache_beam as beam
-import numpy as np
 import pytest
 from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampedValue
 from apache_beam.typehints import row_type
@@ -15,22 +14,17 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.release_rows import HeavyHitterRows
-from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor
-from tests.helpers.oracle import oracle_reports
+from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline
 from tests.helpers.small_runs import (
     MICROS,
     SECRET,
-    START,
     batches_of,
     key_file,
     random_log,
-    settings_of,
     small_plan,
 )
 
@@ -143,71 +137,6 @@ def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
         assert numbers.pop(name) >= 1
     assert numbers == dict.fromkeys(numbers, 1)
     assert len(found) == 9
-
-
-def test_ids_are_their_canonical_text(tmp_path):
-    """40 users hold one item, which half of them spell as a number: 7 is "7" and b"7", and not "007"."""
-    plan = small_plan(1, hits_per_user=2)
-    spellings = [7, "7", b"7", np.int64(7), np.str_("7"), bytearray(b"7")]
-    elements = [(user, spellings[user % len(spellings)]) for user in range(40)]
-    elements += [(str(user), "007") for user in range(40)]
-    elements += [(user, "nobody") for user in (3, "3", b"3", np.int32(3), np.uint8(3))] * 20  # one user
-    canonical = [(str(user), "7", START * MICROS) for user in range(40)]
-    canonical += [(str(user), "007", START * MICROS) for user in range(40)] + [("3", "nobody", START * MICROS)]
-    found = run_monitor(
-        lambda pipeline: (
-            pipeline
-            | beam.Create([0])
-            | beam.FlatMap(lambda _: elements)
-            | beam.Map(lambda pair: TimestampedValue(pair, Timestamp(START))).with_output_types(tuple[object, object])
-        ),
-        plan,
-        noise_key=key_file(tmp_path),
-    )
-    assert found.reports == oracle_reports(canonical, settings_of(plan), SECRET)
-    assert {hitter.item for report in found.reports for hitter in report.heavy_hitters} == {"7", "007"}
-    assert found.rejected == []
-
-
-class Hostile:
-    """An id whose conversion fails loudly."""
-
-    def __str__(self):
-        raise RuntimeError("hostile")
-
-
-def test_what_is_no_id_is_rejected_with_a_reason_and_nothing_else_is_lost(tmp_path):
-    plan = small_plan(1)
-    good = [(f"u{number}", "good", START * MICROS) for number in range(40)]
-    bad = {
-        "missing user": [(None, "x")],
-        "missing item": [("u", None)],
-        "empty user": [("", "x"), (b"", "x")],
-        "empty item": [("u", "")],
-        "user has the wrong type": [(1.5, "x"), (True, "x"), (np.bool_(False), "x"), (Hostile(), "x"), (("a",), "x")],
-        "item has the wrong type": [("u", [1]), ("u", float("nan"))],
-        "user is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [(b"\xff", "x"), (bytearray(b"u\xc3"), "x")],
-        "item is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)": [("u", b"\xc0\x80")],
-        "user or item cannot be read": [("alone",), 5, None],
-    }
-    expected = {}
-    stamped = pairs_of(good)
-    for reason, elements in bad.items():
-        for element in elements:
-            time = START * MICROS + len(stamped)
-            expected.setdefault(reason, []).append(time)
-            stamped.append(TimestampedValue(element, Timestamp(micros=time)))
-    found = run_monitor(
-        lambda pipeline: pipeline | beam.Create([0]) | beam.FlatMap(lambda _: stamped).with_output_types(typing.Any),
-        plan,
-        noise_key=key_file(tmp_path),
-    )
-    assert found.reports == oracle_reports(good, settings_of(plan), SECRET)
-    assert found.reports
-    assert sorted(map(tuple, found.rejected)) == sorted(
-        ("element", positions, reason) for reason, positions in expected.items()
-    )
-    assert operator_counts(found.result)[EVENTS_REJECTED] == sum(map(len, expected.values()))
 
 
 def test_a_batch_from_single_elements_is_stamped_with_its_earliest_event(monkeypatch):

@@ -1,8 +1,8 @@
 """Unbounded input: windows close when the watermark passes them, once, in order, and whoever is late changes nothing.
 
 On the one local runner whose watermark drives timers: `TestStream` runs on `BundleBasedDirectRunner` alone. It reports
-the counters of one bundle only, so that `LocalCounter` counts here. Whole logs, sliding
-windows and known domains: tests/conformance.
+the counters of one bundle only, so that `LocalCounter` counts here. Of hits also: test_threshold_monitor.py. Whole
+logs, sliding windows and known domains: tests/conformance.
 """
 
 import itertools
@@ -65,11 +65,10 @@ def test_a_window_is_reported_when_the_watermark_passes_its_end_and_not_before(t
     ]
 
 
-@pytest.mark.parametrize("plan_of", [paying_for_hits, paying_for_looks])
-def test_late_events_change_nothing(tmp_path, monkeypatch, plan_of):
+def test_late_events_change_nothing(tmp_path, monkeypatch):
     """New items, more holders of a published item, a window that had no event in time; then life goes on."""
     counts = LocalCounter.install(monkeypatch)
-    plan = plan_of(8)
+    plan = paying_for_looks(8)
     in_time = [holders(0, range(50)), holders(2, range(100, 150)), holders(4, range(200, 250))]
     script = Script(plan).events(in_time[0]).watermark(61).mark("closed")
     script.events(holders(0, range(50, 90), "too late")).events(holders(0, range(90, 140)))

@@ -13,14 +13,14 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms import EventBatch, PublicItems, ShiftingHeavyHitters, ThresholdMonitorEvolving
+from dp_transforms import EventBatch, PublicItems, ThresholdMonitorEvolving
 from dp_transforms.beam.assign_windows import GroupOnce, closing_time
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn, batches_of_blobs
 from dp_transforms.core.contributions import bound_contributions
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_REJECTED, LATE_BATCHES
 from dp_transforms.core.pack_contributions import contributions_of_events
-from tests.helpers.beam_pipelines import Collected, LocalCounter, holders, local_pipeline, plain
+from tests.helpers.beam_pipelines import Collected, LocalCounter, holders, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.reference import reference
@@ -106,26 +106,6 @@ def test_batches_of_events_are_the_same_log(logs, tmp_path):
     assert run(beam.Create(batches), plan, tmp_path) == expected(plan, logs)
     typed = beam.Create(batches).with_output_types(tuple[str, EventBatch])
     assert run(typed, plan, tmp_path) == expected(plan, logs)
-
-
-def test_one_key_is_what_the_stream_of_that_name_is(logs, tmp_path):
-    plan, collected, pipeline = small_plan(), Collected(), local_pipeline()
-    release = ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path), run_id=RUN_ID, stream="DE")
-    _ = (pipeline | beam.Create([batch_of(logs["DE"])]) | release).reports | collected.sink()
-    pipeline.run().wait_until_finish()
-    found = run(of_keys({"DE": logs["DE"]}), plan, tmp_path)["DE"]
-    assert sorted(map(plain, found)) == sorted(map(plain, collected.values)) != []
-
-
-def test_two_keys_with_the_same_rows_draw_differently(tmp_path):
-    plan, log = (
-        small_plan(),
-        [event for window in range(12) for event in holders(window, range(window * 50, window * 50 + 40))],
-    )
-    found = run(of_keys(dict.fromkeys(KEYS, log)), plan, tmp_path)
-    counts = {key: [report.heavy_hitters[0].noisy_count for report in reports] for key, reports in found.items()}
-    assert len(counts["DE"]) == len(counts["FR"]) == 12
-    assert counts["DE"] != counts["FR"]
 
 
 def test_a_key_that_one_user_has_alone_is_not_seen(logs, tmp_path):

@@ -117,11 +117,6 @@ def test_without_a_file_each_run_in_this_process_draws_its_own_key(runner):
     assert {len(key) for key in keys} == {32}
 
 
-def test_a_fresh_key_is_one_key(tmp_path):
-    secret = FreshKey()
-    assert secret.get_secret_bytes() == pickle.loads(pickle.dumps(secret)).get_secret_bytes()  # noqa: S301
-
-
 @pytest.mark.parametrize(
     ("runner", "flags"),
     [

@@ -126,14 +126,6 @@ def test_pairs_of_events(events, schedule, windows_per_range, shards):
     assert found == oracle_rows(events, schedule)
 
 
-def test_an_event_counts_in_every_sliding_window_that_holds_it():
-    pairs = all_pairs([("u", "i", 100 * MICROS), ("u", "j", 156 * MICROS)], SLIDING)
-    assert SLIDING.horizon == 8
-    labels = pairs.table.labels.to_pylist()
-    held = sorted((labels[item], window) for window, item in zip(pairs.windows.tolist(), pairs.items, strict=True))
-    assert held == [("i", 0), ("i", 1), ("i", 2), ("j", 5), ("j", 6), ("j", 7)]
-
-
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 9), st.integers(0, 9))
 @example([(user, "i", 130 * MICROS) for user in "uvw"], SLIDING, 2, 0)
 @settings(max_examples=40, deadline=None)
@@ -157,11 +149,6 @@ def test_events_with_the_same_ids_of_other_dictionaries_are_one():
     batch = EventBatch(user, item, np.full(3, 100 * MICROS))
     [(_, _, pairs)] = contributions_of_events(batch, FIXED, KEYS, windows_per_range=1, shards=1)
     assert checked_rows(pairs) == {(user_hash("u"), 0, "i"), (user_hash("v"), 0, "i")}
-
-
-def test_no_events_inside_the_range_give_nothing():
-    assert pairs_by_group([], FIXED) == {}
-    assert pairs_by_group([("u", "i", time) for time in EDGES[:5]], FIXED) == {}
 
 
 def _oracle_bound(rows, limit):
@@ -192,12 +179,6 @@ def test_bound_contributions(events, schedule, limit):
     mine = {user_hash(f"user {number}") for number in range(3)}
     alone = checked_rows(bound_contributions(all_pairs(half, schedule), limit, KEYS))
     assert alone == {row for row in checked_rows(bounded) if row[0] in mine}
-
-
-def test_a_user_with_no_more_than_the_limit_keeps_everything():
-    pairs = all_pairs([("u", f"item {number}", 100 * MICROS) for number in range(3)], FIXED)
-    assert bound_contributions(pairs, 3, KEYS) is pairs
-    assert len(bound_contributions(pairs, 2, KEYS)) == 2
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -282,10 +282,3 @@ def test_far_margins_never_need_the_table():
     assert bounds.passes(rows, np.full(len(rows), -(10**9))).all()
     assert not bounds.passes(rows, np.full(len(rows), 10**9)).any()
     assert bounds.asked == 0
-
-
-def test_a_margin_beyond_the_reach_is_refused_as_by_the_table():
-    bounds = NoiseBounds(LAWS_WITH_BOUNDS[1])
-    reach = bounds.table.reach
-    with pytest.raises(ValueError, match=f"at most {reach}, the largest noise, got {reach + 1}"):
-        bounds.sample_given_pass(uniforms(2), np.array([0, reach + 1]))

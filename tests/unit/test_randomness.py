@@ -105,12 +105,6 @@ def test_more_ids_than_fit_one_slice_of_work():
     assert len(np.unique(hashes[:, 0])) == len(texts)
 
 
-def test_no_ids_have_no_hashes():
-    assert IdHasher(KEY)(pa.array([], pa.string())).shape == (0, 2)
-    assert IdHasher(KEY)(pa.array(["a", "b"])[1:1]).shape == (0, 2)
-    assert hash_rows(pa.array([""])) == [oracle_hash("")]
-
-
 def test_derived_keys_are_bound_to_every_part():
     parts = [
         ("a",),
@@ -265,13 +259,6 @@ def test_all_noise_and_nothing_else_depends_on_the_part(purpose):
     expected = (name, *RUN, "a part", *more[len(RUN) :]) if is_noise else context
     assert of_part == [chained(*expected, blocks=blocks)]
     assert (of_part != [chained(*context, blocks=blocks)]) == is_noise
-
-
-def test_users_are_widened_row_by_row():
-    users = np.array([0, 1, 2**64 - 1, 1], dtype=np.uint64)
-    widened = [tuple(row) for row in stream_keys().widen_users(users).tolist()]
-    assert widened == [chained("holders", blocks=(user << 64,)) for user in users.tolist()]
-    assert stream_keys().widen_users(users[:0]).shape == (0, 2)
 
 
 @pytest.mark.parametrize("key", [SECRET, bytes(32), b"\xff" * 48])
