@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 
 import fastavro
 import pyarrow as pa
+from fastavro.read import HEADER_SCHEMA, MAGIC, SYNC_SIZE
 
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.avro_schema import (
@@ -45,18 +46,7 @@ _RECORDS_AT_ONCE = 4096
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 18, 32 << 20
 
 CODECS = ("null", "deflate", "snappy", "zstandard")
-_MAGIC, _SYNC_BYTES = b"Obj\x01", 16
-_HEADER = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "header",
-        "fields": [
-            {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": len(_MAGIC)}},
-            {"name": "metadata", "type": {"type": "map", "values": "bytes"}},
-            {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": _SYNC_BYTES}},
-        ],
-    }
-)
+_HEADER = fastavro.parse_schema(HEADER_SCHEMA)
 _LONG = fastavro.parse_schema("long")
 _LONGS = [{"name": name, "type": "long"} for name in ("records", "size")]
 _FRAME = fastavro.parse_schema({"type": "record", "name": "frame", "fields": _LONGS})
@@ -84,7 +74,7 @@ class Frame:
     @property
     def next(self) -> int:
         """Where the next one begins."""
-        return self.end + _SYNC_BYTES
+        return self.end + int(SYNC_SIZE)
 
 
 def read_avro_header(path: str, file: IO[bytes]) -> Header:
@@ -101,12 +91,12 @@ def read_avro_header(path: str, file: IO[bytes]) -> Header:
                 break
     else:
         raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.")
-    if header is None or header["magic"] != _MAGIC:
+    if header is None or header["magic"] != MAGIC:
         raise damaged_error(path, "Avro")
-    codec = header["metadata"].get("avro.codec", b"null").decode("ascii", "replace")
+    codec = header["meta"].get("avro.codec", b"null").decode("ascii", "replace")
     if codec not in CODECS:
         raise EventFileError(path, f"its codec is not supported. Write it with one of {', '.join(CODECS)}.")
-    return Header(header["metadata"].get("avro.schema", b""), codec, header["sync"], head.tell())
+    return Header(header["meta"].get("avro.schema", b""), codec, header["sync"], head.tell())
 
 
 def frames(file: IO[bytes], header: Header, begin: int = 0, end: int | None = None) -> Iterator[Frame]:
@@ -135,7 +125,7 @@ def unpacked(file: IO[bytes], header: Header, frame: Frame) -> bytes:
     if frame.end - frame.begin > MAX_BLOCK_BYTES:
         raise _TooLargeError
     file.seek(frame.begin)
-    packed, sync = file.read(frame.end - frame.begin), file.read(_SYNC_BYTES)
+    packed, sync = file.read(frame.end - frame.begin), file.read(SYNC_SIZE)
     if sync != header.sync:
         raise ValueError("no marker behind a block")
     data, is_whole = packed, True

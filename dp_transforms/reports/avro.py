@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import fastavro
+from fastavro.read import HEADER_SCHEMA, MAGIC, SYNC_SIZE
 
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports.report_records import (
@@ -30,7 +31,6 @@ from dp_transforms.reports.report_records import (
     too_large_report,
 )
 
-_MAGIC, _SYNC_BYTES = b"Obj\x01", 16
 # The schema, and the header of a report.
 _MAX_CONTAINER_HEADER_BYTES = MAX_HEADER_BYTES + (1 << 16)
 # A writer puts records into a block until it has 16,000 bytes: the last of them may be of any size.
@@ -107,14 +107,7 @@ def _without(schema: Any, *keys: str) -> Any:
 
 # What is decoded one after the other: the head of a file, numbers, and of a report the fields before the heavy hitters,
 # each of these, and the fields behind them.
-_HEAD = fastavro.parse_schema(
-    _record(
-        "head",
-        _field("magic", {"type": "fixed", "name": "magic", "size": len(_MAGIC)}, ""),
-        _field("metadata", {"type": "map", "values": "bytes"}, ""),
-        _field("sync", {"type": "fixed", "name": "sync", "size": _SYNC_BYTES}, ""),
-    )
-)
+_HEAD = fastavro.parse_schema(HEADER_SCHEMA)
 _LONG = fastavro.parse_schema("long")
 # A long may hold times that datetime cannot.
 _BEFORE, _ENTRY, _BEHIND = (
@@ -128,7 +121,7 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
     records = [plain_fields(report) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
     # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
-    sync = hashlib.sha256(json.dumps([metadata, records], check_circular=False).encode()).digest()[:_SYNC_BYTES]
+    sync = hashlib.sha256(json.dumps([metadata, records], check_circular=False).encode()).digest()[:SYNC_SIZE]
     # The schema is written as it is given. Parsed by fastavro, its keys would be in an order that differs by process.
     schema = WINDOW_REPORT_AVRO_SCHEMA
     fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
@@ -144,8 +137,8 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
             raise
         problem = f"the header of the Avro file has more than {_MAX_CONTAINER_HEADER_BYTES} bytes."
         raise ReportFileError(problem) from None
-    metadata = container["metadata"]
-    if container["magic"] != _MAGIC or HEADER_KEY not in metadata:
+    metadata = container["meta"]
+    if container["magic"] != MAGIC or HEADER_KEY not in metadata:
         raise ReportFileError(f"the file is no Avro object container file with {HEADER_KEY}, so shh did not write it.")
     header = ReportHeader.from_fields(decode_json(metadata[HEADER_KEY], dict[str, Any]))  # first: it has the version
     schema = decode_json(metadata.get("avro.schema", b"null"), Any)
@@ -169,7 +162,7 @@ def _reports(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[Window
         handle.seek(-1, io.SEEK_CUR)
         count, length = _decoded(handle, _LONG), _decoded(handle, _LONG)
         data = handle.read(length if 0 <= length <= _MAX_BLOCK_BYTES else 0)
-        if handle.read(_SYNC_BYTES) != sync or len(data) != length:
+        if handle.read(SYNC_SIZE) != sync or len(data) != length:
             raise ReportFileError("the Avro file is truncated or damaged, or has too large a block: write it again.")
         if is_packed:
             inflater = zlib.decompressobj(-zlib.MAX_WBITS)
