@@ -64,8 +64,8 @@ def main(servers: str, topic: str, partitions: int, begin_seconds: float, steps:
 def event_pool(events: int = _POOL_EVENTS, users: int = _POOL_USERS) -> list[bytes]:
     """The first part of each event, up to within the user's id; as `shh simulate` draws them, within a day."""
     heads: list[bytes] = []
-    for block in simulate_log(LogPlan(users, _ITEMS, 1, _SEED, events)):
-        pairs = zip(block.items.to_pylist(), block.users.to_pylist(), strict=True)
+    for batch in simulate_log(LogPlan(users, _ITEMS, 1, _SEED, events)):
+        pairs = zip(batch["item"].to_pylist(), batch["user"].to_pylist(), strict=True)
         heads += [f'{{"item":"{item}","user":"{user}'.encode() for item, user in pairs]
     return heads
 
