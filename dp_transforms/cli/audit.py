@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import click
@@ -23,7 +20,7 @@ from dp_transforms.audit.contributions import (
     audit_contributions,
 )
 from dp_transforms.audit.hits import HitsAudit, HitsClaim, Mechanism, audit_hits
-from dp_transforms.cli.operator_log import operator_progress
+from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
@@ -31,7 +28,6 @@ from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 
 FORMAT_VERSION = 3
-_STEP = 0.3  # of the time of an audit, about
 _ROUNDING = 1e-12  # relative: of prices, which are sums of many terms
 _NEVER_TRIED = (
     "the code itself: counting, charging and drawing are held against these laws by tests, and so are reading, "
@@ -44,6 +40,8 @@ _OF_CONTRIBUTIONS = (
     "streams of many tests: that none attains more than a full budget proves is the theorem of docs/guarantee.md"
 )
 
+Audit = HitsAudit | ContributionsAudit
+
 
 class Line(NamedTuple):
     """What is attained, against what is claimed. error: of the arithmetic, relative."""
@@ -54,16 +52,14 @@ class Line(NamedTuple):
     error: float = 0.0
 
 
-class AuditReport(NamedTuple):
+class Summary(NamedTuple):
     """What was found of a plan. title: of the table. worst: a sentence on what attains most. not_tried: what an audit
     of this plan says nothing about."""
 
-    plan: Plan
-    exact: HitsAudit | ContributionsAudit
     title: str
-    lines: Sequence[Line]
+    lines: list[Line]
     worst: str
-    not_tried: Sequence[str]
+    not_tried: list[str]
 
 
 @click.command(
@@ -86,69 +82,67 @@ def command(options: Options) -> None:
         raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
     check_output(options.output)
     plan = read_plan(options.plan_file)
-    with _progress() as advance:
-        exact: HitsAudit | ContributionsAudit
+    with operator_console().status("reading the plan") as status:
+        exact: Audit
         if plan.contributions is not None:
             mechanism, claim = ContributionsMechanism.of_plan(plan), ContributionsClaim.of_plan(plan)
-            exact = audit_contributions(mechanism, claim, on_step=advance)
+            exact = audit_contributions(mechanism, claim, on_step=lambda step: status.update(f"exact: {step}"))
         else:
-            exact = audit_hits(Mechanism.of_plan(plan), HitsClaim.of_plan(plan), on_step=advance)
-    finish(report_of(plan, exact), options.output)
+            law, hits = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
+            exact = audit_hits(law, hits, on_step=lambda step: status.update(f"exact: {step}"))
+    finish(plan, exact, options.output)
 
 
-def finish(report: AuditReport, output: str | None) -> None:
+def finish(plan: Plan, exact: Audit, output: str | None) -> None:
     """Prints and writes the result. Raises UserError if a claim does not hold."""
-    violations = report.exact.violations
+    summary, broken = summary_of(plan, exact), "; ".join(exact.violations)
     if output is not None:
         record = {
             "format_version": FORMAT_VERSION,
-            "verdict": "violated" if violations else "passed",
-            "violations": violations,
-            "plan": json.loads(report.plan.to_json()),
-            "exact": {**dataclasses.asdict(report.exact), "violations": ()},
-            "not_tried": report.not_tried,
+            "verdict": "violated" if broken else "passed",
+            "violations": exact.violations,
+            "plan": json.loads(plan.to_json()),
+            "exact": {**dataclasses.asdict(exact), "violations": ()},
+            "not_tried": summary.not_tried,
         }
         write_output(output, json.dumps(record, indent=2, allow_nan=False) + "\n")
     console = Console(highlight=False, markup=False)
-    console.print(Text(report.plan.guarantee, style="bold"), soft_wrap=True)
-    console.print(f"Plan {report.plan.fingerprint[:16]}: {report.plan.charge_in_words}.", soft_wrap=True)
-    console.print(_table_of(report))
-    console.print(report.worst, soft_wrap=True)
+    console.print(Text(plan.guarantee, style="bold"), soft_wrap=True)
+    console.print(f"Plan {plan.fingerprint[:16]}: {plan.charge_in_words}.", soft_wrap=True)
+    console.print(_table_of(plan, summary))
+    console.print(summary.worst, soft_wrap=True)
     console.print(Text("\nNot tried:", style="bold"))
-    for limit in report.not_tried:
+    for limit in summary.not_tried:
         console.print(f"- {limit}.", soft_wrap=True)
-    verdict, style = "PASSED: nothing that was computed exceeds a claim of this plan.", "bold green"
-    if violations:
-        verdict, style = f"VIOLATED: {'; '.join(violations)}.", "bold red"
-    console.print(Text(f"\n{verdict}", style=style), soft_wrap=True)
+    verdict = f"VIOLATED: {broken}." if broken else "PASSED: nothing that was computed exceeds a claim of this plan."
+    console.print(Text(f"\n{verdict}", style="bold red" if broken else "bold green"), soft_wrap=True)
     if output is not None:
         click.echo(f"All numbers are in {output}.")
-    if violations:
-        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(violations)}.")
+    if broken:
+        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {broken}.")
 
 
-def report_of(plan: Plan, exact: HitsAudit | ContributionsAudit) -> AuditReport:
+def summary_of(plan: Plan, exact: Audit) -> Summary:
     return _of_hits(plan, exact) if isinstance(exact, HitsAudit) else _of_contributions(plan, exact)
 
 
-def _table_of(report: AuditReport) -> Table:
-    table = Table(title=report.title, title_justify="left", box=rich.box.SIMPLE, pad_edge=False)
+def _table_of(plan: Plan, summary: Summary) -> Table:
+    table = Table(title=summary.title, title_justify="left", box=rich.box.SIMPLE, pad_edge=False)
     table.add_column("", no_wrap=True)
     for column in ("claimed", "attained", "ratio"):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, claimed, attained, error in report.lines:
+    for name, claimed, attained, error in summary.lines:
         if not claimed:  # of items that one user holds alone among public items
             table.add_row(name, "0", "0", "")
             continue
         style = "bold red" if attained > claimed * (1 + error) else None
         ratio = f"{math.floor(1000 * attained / claimed) / 1000:.3f}"
         table.add_row(name, f"{claimed:.4g}", f"{attained:.4g}", ratio, style=style)
-    shares = report.plan.shares
-    table.add_row("hash collisions, sampled noise", f"{shares.hash + shares.sampling:.2g}", "not tried", "")
+    table.add_row("hash collisions, sampled noise", f"{plan.shares.hash + plan.shares.sampling:.2g}", "not tried", "")
     return table
 
 
-def _of_hits(plan: Plan, exact: HitsAudit) -> AuditReport:
+def _of_hits(plan: Plan, exact: HitsAudit) -> Summary:
     sides = {"added": exact.adding, "removed": exact.removing}
     lines = [Line(f"charged results, user {name}", plan.shares.paid, side.attained) for name, side in sides.items()]
     lines.append(Line("items the user holds alone", plan.delta_open, exact.lone_delta))
@@ -174,10 +168,10 @@ def _of_hits(plan: Plan, exact: HitsAudit) -> AuditReport:
             f"docs/audit.md; whether one attains more than the {exact.worst.attained:.4g} above is open"
         )
     title = f"Exact: delta at epsilon {plan.epsilon:g}"
-    return AuditReport(plan, exact, title, lines, text, [*limits, *_NEVER_TRIED])
+    return Summary(title, lines, text, [*limits, *_NEVER_TRIED])
 
 
-def _of_contributions(plan: Plan, exact: ContributionsAudit) -> AuditReport:
+def _of_contributions(plan: Plan, exact: ContributionsAudit) -> Summary:
     price = exact.worst_price
     name = f"price of a test, worst of {exact.prices:,}: weight {price.weight:,}"
     lone = "items the user holds alone" + (f", {exact.lone_tests:,} tests" if plan.delta_open else "")
@@ -193,13 +187,4 @@ def _of_contributions(plan: Plan, exact: ContributionsAudit) -> AuditReport:
         f"{where})."
     )
     title = f"Exact: divergence at order {plan.paid_contributions.order:.4g}; delta at epsilon {plan.epsilon:g}"
-    return AuditReport(plan, exact, title, lines, text, [_OF_CONTRIBUTIONS, *_NEVER_TRIED])
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that says what is done."""
-    done = itertools.count(1)
-    with operator_progress() as bars:
-        task = bars.add_task("reading the plan", total=1.0)
-        yield lambda step: bars.update(task, description=f"exact: {step}", completed=next(done) * _STEP)
+    return Summary(title, lines, text, [_OF_CONTRIBUTIONS, *_NEVER_TRIED])

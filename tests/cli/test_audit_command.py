@@ -8,7 +8,7 @@ import pytest
 
 from dp_transforms.audit.contributions import audit_contributions
 from dp_transforms.audit.hits import HitsClaim, Mechanism, ThresholdLaw, audit_hits
-from dp_transforms.cli.audit import finish, report_of
+from dp_transforms.cli.audit import finish, summary_of
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -122,23 +122,23 @@ def _half_the_noise(plan):
 
 def _hits_of_half_the_noise():
     plan = _hits_plan()
-    return report_of(plan, audit_hits(_half_the_noise(plan), HitsClaim.of_plan(plan)))
+    return plan, audit_hits(_half_the_noise(plan), HitsClaim.of_plan(plan))
 
 
 def _tests_that_are_cheap():
     mechanism, claim = mechanism_and_claim(audited_plan())
     cheap = dataclasses.replace(mechanism, scale=150)
-    return report_of(audited_plan(), audit_contributions(cheap, claim))
+    return audited_plan(), audit_contributions(cheap, claim)
 
 
 @pytest.mark.parametrize(
-    ("report_of", "said"),
+    ("audited", "said"),
     [(_hits_of_half_the_noise, "adding one user attains delta"), (_tests_that_are_cheap, "but its price is")],
 )
-def test_a_violation_ends_in_a_loud_sentence(report_of, said, tmp_path, capsys):
+def test_a_violation_ends_in_a_loud_sentence(audited, said, tmp_path, capsys):
     """`UserError` is exit code 1 (dp_transforms.cli.main)."""
     with pytest.raises(UserError, match=r"^DO NOT USE THIS PLAN\. ") as error:
-        finish(report_of(), str(tmp_path / "audit.json"))
+        finish(*audited(), str(tmp_path / "audit.json"))
     printed, record = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "audit.json").read_text())
     assert said in str(error.value)
     assert said in printed
@@ -151,5 +151,5 @@ def test_a_violation_ends_in_a_loud_sentence(report_of, said, tmp_path, capsys):
 @pytest.mark.parametrize("use", ["stream", "replay"])
 def test_what_is_left_to_a_theorem_is_in_the_list(use):
     plan = _plan(most_contributions=20, use=use)
-    report = report_of(plan, audit_contributions(*mechanism_and_claim(plan)))
-    assert "none attains more than a full budget proves is the theorem of docs/guarantee.md" in report.not_tried[0]
+    limits = summary_of(plan, audit_contributions(*mechanism_and_claim(plan))).not_tried
+    assert "none attains more than a full budget proves is the theorem of docs/guarantee.md" in limits[0]
