@@ -66,7 +66,7 @@ def read_all(path):
 
 
 def check_types(row):
-    assert row._fields == WindowReport._fields  # before 2.74 Beam makes a type of its own
+    assert row._fields == WindowReport._fields
     assert all(entry._fields == HeavyHitter._fields for entry in row.heavy_hitters)
     return row
 

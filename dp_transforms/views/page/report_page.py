@@ -204,7 +204,7 @@ def _check_size(page: str) -> None:
     if len(page.encode()) > MOST_BYTES:
         raise UserError(
             f"the page would have more than {MOST_BYTES >> 20} MB, which no browser shows well. Use --last to show"
-            " fewer windows, or --item."
+            " fewer windows."
         )
 
 
