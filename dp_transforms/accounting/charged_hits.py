@@ -1,10 +1,8 @@
 """The ways to charge hits: the noise of one count, what is charged, what that proves, and the least noise for a budget.
 
-By their names in stored plans:
-
-    hits              BetweenThresholds, charged in the zone above the threshold   single noise, target charging
-    hits-with-counts  sparse vector with individual charging                       single noise, target charging
-    kms21             ThresholdMonitorEvolving as printed in [KMS21]     wide noise and a capped one, its own proof
+names    BetweenThresholds, charged in the zone above the threshold   single noise, target charging
+counts   sparse vector with individual charging                       single noise, target charging
+printed  ThresholdMonitorEvolving as printed in [KMS21]     wide noise and a capped one, its own proof
 """
 
 from __future__ import annotations
@@ -27,13 +25,12 @@ from dp_transforms.accounting.discrete_laplace_law import (
     upper_tail,
 )
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.checks import shown
 from dp_transforms.errors import InputError
 
-LABELS, COUNTS, PRINTED = "hits", "hits-with-counts", "kms21"
+NAMES, COUNTS, PRINTED = "names", "counts", "printed"
 # Of a user. Printed: about ln(1/delta), the number of hits for which [KMS21] states Theorem 3.2: from there on noise
 # grows in proportion to the hits, and below it hardly falls.
-DEFAULT_HITS = {LABELS: 3, COUNTS: 10, PRINTED: 20}
+DEFAULT_HITS = {NAMES: 3, COUNTS: 10, PRINTED: 20}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,24 +62,17 @@ class NoiseParameters(WholeNoise):
         return capped_sum_upper_tail(margin, wide_epsilon=wide, narrow_epsilon=narrow, cap=cap)
 
 
-def check_mode(mode: object) -> str:
-    """Raises ValueError unless hits are charged in a way of this name."""
-    if not isinstance(mode, str) or mode not in DEFAULT_HITS:
-        raise ValueError(f"mode must be one of {', '.join(DEFAULT_HITS)}, got {shown(mode)}.")
-    return mode
-
-
 def zone_width(mode: str, epsilon_per_query: float) -> int:
     """Integers in the charged zone; 0 where every result is charged.
 
     ``ceil(2 / epsilon_per_query)`` for names: 6 % more noise than with counts.
     """
-    return math.ceil(2 / epsilon_per_query) if mode == LABELS else 0
+    return math.ceil(2 / epsilon_per_query) if mode == NAMES else 0
 
 
 def target_probability(mode: str, epsilon_per_query: float) -> float:
     """q of the target whose results are charged, but for the printed algorithm (docs/guarantee.md, "Targets")."""
-    if mode == LABELS:
+    if mode == NAMES:
         return between_probability(epsilon_per_query, zone_width(mode, epsilon_per_query))
     return not_prior_probability(epsilon_per_query)
 

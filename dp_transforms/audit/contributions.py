@@ -91,7 +91,7 @@ class ContributionsMechanism:
             plan.units_of_rounds,
             plan.threshold,
             paid.spacing,
-            tests_lone_items=plan.domain is None,
+            tests_lone_items=plan.public_items is None,
         )
 
     @property

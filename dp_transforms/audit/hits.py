@@ -161,7 +161,7 @@ class Mechanism:
             hits_per_user=hits.in_all,
             horizon=plan.schedule.horizon,
             max_items_per_user=hits.max_items_per_user,
-            tests_lone_items=plan.domain is None,
+            tests_lone_items=plan.public_items is None,
             keys=hits.keys,
         )
 

@@ -6,7 +6,7 @@ import math
 
 import click
 
-from dp_transforms.accounting.charged_hits import COUNTS, DEFAULT_HITS, LABELS
+from dp_transforms.accounting.charged_hits import COUNTS, DEFAULT_HITS, NAMES
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     DURATION,
@@ -27,7 +27,7 @@ from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 
 _MOST_PLAN_BYTES = 1 << 20
-_HITS = {counts: DEFAULT_HITS[COUNTS if counts else LABELS] for counts in (False, True)}
+_HITS = {counts: DEFAULT_HITS[COUNTS if counts else NAMES] for counts in (False, True)}
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 

@@ -164,8 +164,7 @@ class ReleaseRule:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> ReleaseRule:
-        zone_width = plan.charged_hits.zone_width if plan.charged_hits.mode == "hits" else None
-        return cls(plan.threshold, zone_width, plan.counts)
+        return cls(plan.threshold, plan.charged_hits.zone_width or None, plan.counts)
 
     def __call__(self, noisy_count: int) -> Release | None:
         if noisy_count < self.threshold:

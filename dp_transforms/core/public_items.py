@@ -167,7 +167,7 @@ class PublicItemsSource:
             return None
         if not isinstance(items, (PublicItems, str, os.PathLike)):
             raise ValueError(f"public_items must be a path or PublicItems, got a {type(items).__name__}.")
-        if plan.domain is None:
+        if plan.public_items is None:
             raise ValueError("the plan has no public items. Make one for this list of items, or give no public_items.")
         if isinstance(items, PublicItems) and items.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
             raise ValueError(
@@ -175,7 +175,7 @@ class PublicItemsSource:
                 f" got {items.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
             )
         given = items if isinstance(items, PublicItems) else full_name(os.fspath(items))
-        source = cls(given, plan.domain.size, plan.domain.fingerprint)
+        source = cls(given, plan.public_items.size, plan.public_items.fingerprint)
         source._checked()
         return source
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dp_transforms.accounting.charged_hits import (
     COUNTS,
     DEFAULT_HITS,
-    LABELS,
+    NAMES,
     PRINTED,
     NoiseParameters,
     check_threshold,
@@ -68,13 +68,13 @@ MOST_FALSE_REPORTS = 1e7
 _MOST_NAMED_AGAIN = 0.5
 
 
-def stored_mode(noise: str, *, counts: bool) -> str:
-    """The name of a way to charge hits in stored plans. Raises ValueError."""
+def mode_of(noise: str, *, counts: bool) -> str:
+    """The name of a way to charge hits in `accounting.charged_hits`. Raises ValueError."""
     if noise not in (EXACT, AS_PRINTED):
         raise InputError("noise", f"must be {EXACT} or {AS_PRINTED}, got {shown(noise)}.")
     if counts and noise == AS_PRINTED:
         raise InputError("counts", "cannot be used with printed noise: [KMS21] publishes names.", "Leave one out.")
-    return PRINTED if noise == AS_PRINTED else COUNTS if counts else LABELS
+    return PRINTED if noise == AS_PRINTED else COUNTS if counts else NAMES
 
 
 def _left(budget: Budget, taken: float) -> float:
@@ -98,8 +98,8 @@ def _sampling_of_hits(budget: Budget, keys: int, queries: int, total_variation: 
 def calibrate_hits(
     mode: str, budget: Budget, keys: int, hits: int | None, items: int | None, threshold: int | None
 ) -> dict[str, Any]:
-    """The records of the plan with the least noise. mode: as it is stored. keys, hits, items: of one user; under a key,
-    in a window.
+    """The records of the plan with the least noise. mode: as in `accounting.charged_hits`. keys, hits, items: of one
+    user; under a key, in a window.
 
     Raises ValueError if the budget is too small for any noise that can be sampled, or if the threshold is below the
     smallest safe one.
@@ -117,7 +117,7 @@ def calibrate_hits(
     delta_sampling = _sampling_of_hits(budget, keys, queries, widest_total_variation(mode))
     shared = _left(budget, delta_hash + delta_sampling)
     solve = functools.partial(least_noise, mode, keys * hits, budget.epsilon)
-    if budget.domain is None:
+    if budget.public_items is None:
         noise, threshold, delta_open = _with_lone_items(solve, shared, queries, threshold)
     else:
         noise, delta_open = solve(shared), 0.0
@@ -129,10 +129,9 @@ def calibrate_hits(
     return {
         "threshold": threshold,
         "hits": ChargedHits(
-            mode=mode,
+            publishes=COUNTS if mode == COUNTS else NAMES,
             per_user=hits,
             max_items_per_user=items,
-            accountant="threshold_monitor" if mode == PRINTED else "game",
             epsilon_per_query=noise.epsilon_per_query,
             wide=WideNoise(epsilon_per_query=wide, cap=noise.noise_cap) if wide else None,
             most_keys=None if keys == 1 else keys,
@@ -191,7 +190,7 @@ def calibrate_contributions(
         usual_tests=usual_contributions,
         most_tests=most_contributions,
         level_spacing=spacing,
-        false_name_error=name_error if budget.domain else None,
+        false_name_error=name_error if budget.public_items else None,
         amounts=amounts,
         open_units=open_units,
     )
@@ -241,12 +240,12 @@ def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tu
 def _followed(budget: Budget, forget_after: int | None, error: float | None) -> tuple[int, float]:
     """For how many windows named items are followed, 0 for not at all; and how often noise names a followed item."""
     horizon = budget.schedule.horizon
-    if forget_after is not None and budget.domain:
+    if forget_after is not None and budget.public_items:
         raise InputError("forget_after", "cannot be used with public items, which are all followed.", "Leave it out.")
     if forget_after is None:
-        forget_after = 0 if budget.domain else min(DEFAULT_FORGET_AFTER, horizon)
+        forget_after = 0 if budget.public_items else min(DEFAULT_FORGET_AFTER, horizon)
     check_whole("forget_after", forget_after, 0, horizon)
-    if error is not None and not (forget_after or budget.domain):
+    if error is not None and not (forget_after or budget.public_items):
         raise InputError("false_name_error", "cannot be used with forget_after=0.", "Leave one out.")
     if error is None:
         tests = budget.domain_size * horizon
@@ -273,20 +272,20 @@ def check_plan(plan: Plan) -> None:
 
 def _check_records(plan: Plan) -> None:
     """Which records go together."""
-    domain, pays = plan.domain, plan.contributions is not None
-    if domain is not None and domain.size > plan.max_items:
+    public, pays = plan.public_items, plan.contributions is not None
+    if public is not None and public.size > plan.max_items:
         raise InputError(
-            "max_items", f"must be >= {domain.size}, the public items, got {plan.max_items}.", "Declare more."
+            "max_items", f"must be >= {public.size}, the public items, got {plan.max_items}.", "Declare more."
         )
     if pays == (plan.hits is not None):
-        raise ValueError("a plan must have looks or hits, and not both.")
+        raise ValueError("a plan must have contributions or hits, and not both.")
     if not pays and plan.followed:
-        raise ValueError("known must be left out of a plan without looks.")
-    if plan.rounds is not None and (not pays or plan.followed or domain):
-        raise ValueError("rounds need looks, and cannot be used with followed or public items.")
-    if domain is not None and plan.followed is not None:
-        raise ValueError("known must be left out with public items, which are all followed.")
-    if (plan.shares.open is None) != (domain is not None):
+        raise ValueError("followed must be left out of a plan without contributions.")
+    if plan.rounds is not None and (not pays or plan.followed or public):
+        raise ValueError("rounds need contributions, and cannot be used with followed or public items.")
+    if public is not None and plan.followed is not None:
+        raise ValueError("followed must be left out with public items, which are all followed.")
+    if (plan.shares.open is None) != (public is not None):
         raise ValueError("the share open of delta must be left out with public items, and be there without them.")
 
 

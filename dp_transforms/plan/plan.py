@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_transforms.accounting.charged_hits import COUNTS
 from dp_transforms.accounting.price_list import found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import exact, html_table, nearest, shown
@@ -27,7 +28,7 @@ from dp_transforms.plan.calibration import (
     calibrate_hits,
     check_plan,
     checked_contributions,
-    stored_mode,
+    mode_of,
 )
 from dp_transforms.plan.records import (
     Budget,
@@ -63,7 +64,7 @@ class Plan(Budget):
 
     epsilon, delta: the guarantee for one user over the whole schedule.
     schedule: the declared windows; its horizon is the number of windows that may be published.
-    domain: of a plan with public items.
+    public_items: how many there are, and the hash of their list; None where any item may come.
     max_users, max_items: declared bounds on distinct ids under one key, for hash collisions; never measured. Stated
         sizes are wrong more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; of hits without counts the lower edge of the
@@ -122,8 +123,8 @@ class Plan(Budget):
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
-        domain, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
-        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=domain, **bounds)
+        public, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, public_items=public, **bounds)
         contributions = checked_contributions(usual_contributions, most_contributions)
         is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
         one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
@@ -169,9 +170,9 @@ class Plan(Budget):
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
         """
-        mode = stored_mode(noise, counts=counts)
-        domain, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
-        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, domain=domain, **bounds)
+        mode = mode_of(noise, counts=counts)
+        public, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
+        budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, public_items=public, **bounds)
         found = calibrate_hits(mode, budget, most_keys, hits_per_user, max_items_per_user, threshold)
         return cls(**vars(budget), **found)
 
@@ -183,7 +184,7 @@ class Plan(Budget):
     @property
     def counts(self) -> bool:
         """Whether noisy counts are published, each a hit."""
-        return self.hits is not None and self.hits.mode == stored_mode(EXACT, counts=True)
+        return self.hits is not None and self.hits.publishes == COUNTS
 
     @property
     def charge_in_words(self) -> str:
@@ -242,13 +243,13 @@ class Plan(Budget):
         """For so many windows an item is followed after it was named, a public item for all; 0: no item ever is."""
         if self.followed is not None:
             return self.followed.forget_after
-        return self.schedule.horizon if self.contributions is not None and self.domain is not None else 0
+        return self.schedule.horizon if self.contributions is not None and self.public_items is not None else 0
 
     @property
     def guarantee(self) -> str:
         """What the plan promises, in one sentence, and with public items on which condition."""
         condition = f", if they are under at most {self.most_keys} keys" if self.most_keys > 1 else ""
-        condition += ", provided the list of items is public and was not made from the log" if self.domain else ""
+        condition += ", provided the list of items is public and was not made from the log" if self.public_items else ""
         return (
             f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
             f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
@@ -272,7 +273,7 @@ class Plan(Budget):
 
         0 without public items: then noise names a followed item that nobody holds with `false_name_error` in a window.
         """
-        return self.domain_size * self.schedule.horizon * self.false_name_error if self.domain else 0.0
+        return self.domain_size * self.schedule.horizon * self.false_name_error if self.public_items else 0.0
 
     @functools.cached_property
     def likely_noise(self) -> int:

@@ -12,7 +12,7 @@ import itertools
 import re
 from typing import Protocol, runtime_checkable
 
-from dp_transforms.accounting.charged_hits import PRINTED, NoiseParameters, check_mode, proof_of, zone_width
+from dp_transforms.accounting.charged_hits import COUNTS, NAMES, PRINTED, NoiseParameters, proof_of, zone_width
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
@@ -76,7 +76,7 @@ class Budget(Record):
     epsilon: float
     delta: float
     schedule: WindowSchedule
-    domain: DeclaredItems | None = None
+    public_items: DeclaredItems | None = None
     max_users: int
     max_items: int
 
@@ -92,7 +92,7 @@ class Budget(Record):
     @property
     def domain_size(self) -> int:
         """How many public items there are; 0 without."""
-        return 0 if self.domain is None else self.domain.size
+        return 0 if self.public_items is None else self.public_items.size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,19 +121,18 @@ class WideNoise(Record):
 class ChargedHits(Record):
     """Users are charged for hits.
 
-    mode: `hits`, `hits-with-counts` or `kms21`.
+    publishes: ``names`` or ``counts``.
     per_user: charged results after which a user is excluded, under each key.
     max_items_per_user: distinct items of a user that count in one window (L), under each key.
-    accountant: the proof that the noise comes from: ``game``; in kms21 ``threshold_monitor``.
-    epsilon_per_query: the discrete Laplace noise of one count, V in kms21, has scale 1 / epsilon_per_query.
-    wide: in kms21 alone.
+    epsilon_per_query: the discrete Laplace noise of one count, V where it is as printed, has scale
+        1 / epsilon_per_query.
+    wide: of noise as printed alone.
     most_keys: the promise is for users with events under at most so many keys (docs/guarantee.md, "Keys"); left out: 1.
     """
 
-    mode: str
+    publishes: str
     per_user: int
     max_items_per_user: int
-    accountant: str
     epsilon_per_query: float
     wide: WideNoise | None = None
     most_keys: int | None = None
@@ -144,13 +143,16 @@ class ChargedHits(Record):
             raise ValueError("most_keys must be left out of the hits of a plan where it is 1.")
         check_hits(self.per_user, check_whole("most_keys", self.keys, 1))
         check_whole("max_items_per_user", self.max_items_per_user, 1)
-        is_printed = check_mode(self.mode) == PRINTED
-        accountant = "threshold_monitor" if is_printed else "game"
-        if self.accountant != accountant:
-            raise ValueError(f"accountant must be {accountant} for mode {self.mode!r}, got {shown(self.accountant)}.")
-        if self.wide is not None and not is_printed:
-            raise ValueError(f"wide must be left out in mode {self.mode!r}: it belongs to kms21.")
+        if self.publishes not in (NAMES, COUNTS):
+            raise ValueError(f"publishes must be {NAMES} or {COUNTS}, got {shown(self.publishes)}.")
+        if self.wide is not None and self.publishes == COUNTS:
+            raise ValueError("wide must be left out of hits with counts: noise as printed is for names.")
         self.proof  # noqa: B018 - raises where the noise is none of this mode
+
+    @property
+    def mode(self) -> str:
+        """As `accounting.charged_hits` calls it."""
+        return self.publishes if self.wide is None else PRINTED
 
     @property
     def proof(self) -> GameAccountant | ThresholdMonitorAccountant:
@@ -177,7 +179,7 @@ class ChargedHits(Record):
 
     @functools.cached_property
     def zone_width(self) -> int:
-        """Integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 except in mode `hits`."""
+        """Integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 with counts or printed noise."""
         return zone_width(self.mode, self.epsilon_per_query)
 
 

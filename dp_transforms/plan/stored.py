@@ -23,8 +23,8 @@ _MOST_NUMBERS = 1_000
 _SMALLEST = -(2**62)
 _WRITE_ONE = "Write one with `shh plan --output`."
 _R = TypeVar("_R")
-# Fields that are stored under the names that they once had: these enter the fingerprint, and so the noise.
-_STORED_AS = {"contributions": "looks", "followed": "known", "usual_tests": "usual_looks"}
+# The names that fields once had, and records once more: these enter the fingerprint, and so the noise.
+_ONCE = {"contributions": "looks", "followed": "known", "usual_tests": "usual_looks", "public_items": "domain"}
 
 
 class Record:
@@ -73,7 +73,7 @@ def as_fields(record: Any) -> dict[str, Any]:
     """What is stored of a record, and of those in it; without what is missing."""
     values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
     return {
-        _STORED_AS.get(name, name): as_fields(value) if dataclasses.is_dataclass(value) else value
+        name: as_fields(value) if dataclasses.is_dataclass(value) else value
         for name, value in values
         if value is not None
     }
@@ -85,16 +85,15 @@ def read_record(record: type[_R], stored: object, name: str) -> _R:
         raise ValueError(f"{name} must be an object, got {shown(stored)}. {_WRITE_ONE}")
     left, values = dict(stored), {}
     for field, (kind, may_miss) in _fields_of(cast(Any, record)).items():
-        place = _STORED_AS.get(field, field)
-        if place not in left:
+        if field not in left:
             if not may_miss:
-                left[place] = None
+                left[field] = None
             continue
-        value = left.pop(place)
+        value = left.pop(field)
         if value is None:
-            raise ValueError(f"{place} must not be null: leave it out. {_WRITE_ONE}")
+            raise ValueError(f"{field} must not be null: leave it out. {_WRITE_ONE}")
         is_record = dataclasses.is_dataclass(kind)
-        values[field] = read_record(kind, value, place) if is_record else value
+        values[field] = read_record(kind, value, field) if is_record else value
     if left:
         wrong = shown(", ".join(sorted(left)))[1:-1]
         raise ValueError(f"{name} has missing or unknown fields: {wrong}. {_WRITE_ONE}")
@@ -103,8 +102,19 @@ def read_record(record: type[_R], stored: object, name: str) -> _R:
 
 def fingerprint_of(fields: Mapping[str, Any]) -> str:
     """Hex SHA-256 of the canonical JSON of fields: equal for equal ones only. 2 and 2.0 are one number."""
-    text = json.dumps(_canonical(fields), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(_canonical(in_words_of_once(fields)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def in_words_of_once(fields: Any) -> Any:
+    """The fields of a plan as they were named before."""
+    if not isinstance(fields, dict):
+        return fields
+    found = {_ONCE.get(name, name): in_words_of_once(each) for name, each in fields.items()}
+    if found.get("publishes") in ("names", "counts"):
+        mode = {"names": "hits", "counts": "hits-with-counts"}[found.pop("publishes")]
+        found["mode"], found["accountant"] = ("kms21", "threshold_monitor") if "wide" in found else (mode, "game")
+    return found
 
 
 def _canonical(value: Any) -> Any:

@@ -189,15 +189,15 @@ def _begins(plan: Mapping[str, Any], report: WindowReport) -> bool:
 def _least_change(plan: Mapping[str, Any]) -> int | None:
     """None also for a plan that is not one."""
     try:
-        if "looks" in plan:
-            looks = plan["looks"]
-            cut = plan.get("rounds") or {"units": looks["units"][-1:]}
-            # The smallest purse of a round, of blocks too, and what a second look costs at most: no user adds more than
-            # the largest weight that this pays for.
+        if "contributions" in plan:
+            paid_for = plan["contributions"]
+            cut = plan.get("rounds") or {"units": paid_for["units"][-1:]}
+            # The smallest budget of a round, of blocks too, and what a test of the sizing round costs at most: no user
+            # adds more than the largest weight that this pays for.
             second = cut["units"][-1] // (FEWEST_SIZED if len(cut["units"]) > 1 else 1)
-            paid = bisect.bisect_right(looks["units"], min(*cut["units"], max(looks["units"][0], second)))
-            least = _STEPS * looks["spacing"] / looks["weights"][:paid][-1]
-        elif plan["hits"]["mode"] == "hits-with-counts":
+            paid = bisect.bisect_right(paid_for["units"], min(*cut["units"], max(paid_for["units"][0], second)))
+            least = _STEPS * paid_for["spacing"] / paid_for["weights"][:paid][-1]
+        elif plan["hits"]["publishes"] == "counts":
             least = _NOISES * 2 / plan["hits"]["epsilon_per_query"]  # Laplace: 2 scales are that deviation
         else:
             return None

@@ -14,8 +14,8 @@ docs/guarantee.md, "Many runs".
   with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
 
 The first plan chooses, by which of them admits more runs like it. No run is charged more by ``renyi`` than by
-``basic``: a run of ``looks`` for whose sampled noise there is no room left is charged as any other run. So ``renyi``
-refuses no more than its constants, `BudgetRule.base` and `BudgetRule.sampling`.
+``basic``: a run by contributions for whose sampled noise there is no room left is charged as any other run. So
+``renyi`` refuses no more than its constants, `BudgetRule.base` and `BudgetRule.sampling`.
 
 **Why not the best of several rules later.** The shares of max_delta, the order and the rule are constants: fixed by the
 first plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
@@ -92,7 +92,7 @@ class LifetimeCost:
     """What one run of a plan costs each user, once, over its whole declared range. Build it with `of_plan`.
 
     epsilon, delta: the guarantee of the run, in units.
-    release: the mode. The rest is of mode ``looks`` alone, else "" and 0.
+    mode: what is charged, in words. The rest is of contributions alone, else "" and 0.
     order: the Renyi order as text. divergence: of this order, of all looks and counts, in units of epsilon.
     delta_events: of items that one user alone holds, and of collisions of hashes, in units. distance: of the sampled
     noise from its law in one world, in units of 10^-45.
@@ -112,7 +112,7 @@ class LifetimeCost:
         delta = delta_units("delta", plan.delta)
         looks = plan.contributions
         if looks is None:
-            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.charged_hits.mode)
+            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.charge_in_words)
         with decimal.localcontext(_MATH):
             events = _exactly("open", plan.delta_open) + _exactly("hash", plan.shares.hash) + _SLACK
             # The share of sampling is (1 + e^epsilon) d.
@@ -120,7 +120,7 @@ class LifetimeCost:
         return cls(
             epsilon=epsilon_units("epsilon", plan.epsilon),
             delta=delta,
-            mode="looks",
+            mode=plan.charge_in_words,
             # The exact value of the float: the order of the prices, and none beside it.
             order=str(Decimal(looks.order)),
             divergence=_up(_exactly("budget", looks.budget), EPSILON_DIGITS),

@@ -33,7 +33,7 @@ def alternatives(chosen: Plan) -> list[Plan]:
                 plans.append(
                     Plan.for_hits(
                         **{name: getattr(chosen, name) for name in _OF_ALL},
-                        public_items=chosen.domain,
+                        public_items=chosen.public_items,
                         hits_per_user=hits,
                         max_items_per_user=max_items_per_user,
                     )
@@ -150,7 +150,7 @@ def _names_lines(plan: Plan, looks: PaidContributions) -> list[tuple[str, str]]:
     if len(plan.units_of_rounds) > 1:
         most = [units // looks.units[0] for units in plan.units_of_rounds]
         counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
-    if plan.domain:
+    if plan.public_items:
         followed = "all"
     elif plan.followed is not None:
         threshold = plan.followed.threshold / largest

@@ -175,7 +175,7 @@ def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
     hits: Any = record.get("per_user")
     keys: Any = record.get("most_keys", 1)
     is_known = all(isinstance(each, int) and each > 0 for each in (hits, keys))
-    if not is_known or hits * keys > _MOST_HITS_PAID or "looks" in plan:
+    if not is_known or hits * keys > _MOST_HITS_PAID or "contributions" in plan:
         return ()
     from dp_transforms.plan.plan import Plan
 
@@ -271,7 +271,7 @@ def _record(plan: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _how_often_wrong(plan: Mapping[str, Any]) -> str:
     """How often a size is wrong, rounded up."""
-    error = _record(plan, "looks").get("size_error")
+    error = _record(plan, "contributions").get("size_error")
     if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
         return "the report does not state how often that is wrong"
     rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(error))

@@ -77,7 +77,7 @@ def trial_of_scene(run: TrialPlan, scene: Scene, copies: int) -> TrialPlan:
         schedule=WindowSchedule.fixed(0, scene.windows * slide, slide),
         threshold=scene.threshold,
         followed=Followed(threshold=scene.followed_threshold, forget_after=scene.forget_after) if is_followed else None,
-        domain=DeclaredItems(copies * scene.items, "0" * 64) if scene.is_domain else None,
+        public_items=DeclaredItems(copies * scene.items, "0" * 64) if scene.is_domain else None,
         rounds=rounds,
     )
 

@@ -50,7 +50,7 @@ def broken_rules(mechanism: ChargingRules, run: TrialPlan) -> Broken:
     slide = run.schedule.slide_seconds
     if run.rounds is not None:
         return _broken_in_rounds(mechanism, run, slide)
-    trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain=None)
+    trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), public_items=None)
     code = _RealCode(trial, trial.stream_keys(SECRET))
     rows = _random_rows(mechanism.most_tests)
     fewer = rows.take(np.isin(rows.users, np.unique(rows.users)[::2]))

@@ -25,7 +25,7 @@ LABELS = [
     report(0, HeavyHitter("iphone", ABOVE, None), HeavyHitter("the beatles", BETWEEN, 812)),
     report(5, HeavyHitter("android", ABOVE, None), length=36 * HOUR),
 ]
-NAMES_HEADER = ReportHeader("run-2", "news", "Each user's log.", {"looks": {"size_error": 0.001}})
+NAMES_HEADER = ReportHeader("run-2", "news", "Each user's log.", {"contributions": {"size_error": 0.001}})
 NAMES = [
     report(0, HeavyHitter("big", None, None, 3, 240), HeavyHitter("new", None, None, 1, 12))._replace(
         epsilon_spent=2.0

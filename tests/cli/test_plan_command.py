@@ -106,7 +106,7 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path, mode)
     assert re.search(r"1,000 items; about 0\.0(49|5) reports of items that nobody holds", text)
     plan = Plan.from_json(output.read_text())
     assert (plan.domain_size, plan.delta_open) == (1000, 0)
-    assert plan.domain.fingerprint == PublicItems.of_ids([f"item {n}" for n in range(1000)]).fingerprint
+    assert plan.public_items.fingerprint == PublicItems.of_ids([f"item {n}" for n in range(1000)]).fingerprint
     if mode == "looks":
         return
     assert plan.threshold == 259

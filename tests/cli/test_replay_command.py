@@ -89,7 +89,7 @@ def test_reads_and_writes_every_format(tmp_path, source, output):
 def test_heavy_items_are_named_where_no_mode_is_asked_for(folder):
     header, records, _, said = replayed(folder, *IN_LOOKS)
     assert items_by_window(records) == EXPECTED
-    assert 10**12 // header["plan"]["looks"]["units"][0] == 20
+    assert 10**12 // header["plan"]["contributions"]["units"][0] == 20
     assert "did not count" not in said
     assert f"Read {len(log_rows()):,} rows" in said
 
@@ -265,7 +265,7 @@ def test_items_of_the_list_are_found_and_others_are_left_out(folder, mode):
     for hour in (0, 1, 3):
         assert f"heavy-{hour}" in found.pop(f"2026-01-01T0{hour}:00:00Z")
     assert sum(map(len, found.values())) <= 2
-    assert header["plan"]["domain"] == {"size": len(ITEMS), "fingerprint": PublicItems.of_ids(ITEMS).fingerprint}
+    assert header["plan"]["public_items"] == {"size": len(ITEMS), "fingerprint": PublicItems.of_ids(ITEMS).fingerprint}
     assert "open" not in header["plan"]["shares"], "no budget is kept for items that one user holds alone"
     assert f"0 outside --start .. --end skipped, {MANY} of other items than --public-items skipped" in said
 

@@ -42,7 +42,7 @@ def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, endin
     ],
 )
 def test_the_probability_of_a_wrong_size_is_rounded_up(error, said):
-    told = float(re.search(r"of at most (\S+)\. ", legend_of(NAMES, plan={"looks": {"size_error": error}}))[1])
+    told = float(re.search(r"of at most (\S+)\. ", legend_of(NAMES, plan={"contributions": {"size_error": error}}))[1])
     assert told == float(said)
     assert told >= error
 
@@ -51,8 +51,8 @@ NO_SIZE_ERRORS = [0, 0.0, -0.1, 1, 1.0, 7, True, False, None, "0.001", "\x1b", [
 
 
 def test_a_header_without_a_probability_makes_no_claim(show):
-    no_plans = [{}, *({"looks": {"size_error": error}} for error in NO_SIZE_ERRORS)]
-    no_plans += [{"looks": looks} for looks in (0, None, "\x1b", [0.1])]
+    no_plans = [{}, *({"contributions": {"size_error": error}} for error in NO_SIZE_ERRORS)]
+    no_plans += [{"contributions": looks} for looks in (0, None, "\x1b", [0.1])]
     for plan in no_plans:
         assert "≥N: at least N users; the report does not state how often that is wrong." in legend_of(NAMES, plan=plan)
         assert legend_of(NAMES, plan=plan).startswith(legend_of(NAMES))

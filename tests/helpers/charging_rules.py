@@ -82,7 +82,7 @@ class ChargingRules:
             plan.threshold,
             followed_threshold,
             looks.spacing,
-            tests_lone_items=plan.domain is None,
+            tests_lone_items=plan.public_items is None,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
             size_error=looks.size_error / (1 + len(units_of_rounds)),
             most_of_second=0 if rounds is None else most_of_sizing_test(rounds),

@@ -113,7 +113,7 @@ def settings_for(
 
 def target_probability(settings: TrialPlan) -> float:
     """q of what this mode charges for."""
-    if settings.charged_hits.mode == "hits":
+    if settings.charged_hits.mode == "names":
         return between_probability(settings.hits.epsilon_per_query, settings.hits.zone_width)
     return not_prior_probability(settings.hits.epsilon_per_query)
 

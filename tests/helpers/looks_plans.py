@@ -64,7 +64,7 @@ def looks_plan_of(
         epsilon=epsilon,
         delta=delta,
         schedule=schedule,
-        domain=DeclaredItems(known.size, known.fingerprint) if known else None,
+        public_items=DeclaredItems(known.size, known.fingerprint) if known else None,
         max_users=most_ids,
         max_items=most_ids,
         threshold=threshold,

@@ -1,4 +1,4 @@
-"""Plans by the mode that they are stored with: one word for what users pay for, for counts and for the noise."""
+"""Plans by mode: one word for what users pay for, for counts and for the noise."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def plan_of_mode(mode: str, **choices: Any) -> Plan:
     return plan_for(**{**_CHOICES[mode], **choices})
 
 
-def stored_mode_of(plan: Plan) -> str:
-    return "looks" if plan.hits is None else plan.hits.mode
+_MODES = {"names": "hits", "counts": "hits-with-counts", "printed": "kms21"}
+
+
+def mode_of_plan(plan: Plan) -> str:
+    return "looks" if plan.hits is None else _MODES[plan.hits.mode]
 
 
 def words_of_mode(mode: str) -> list[str]:

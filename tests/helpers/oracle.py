@@ -83,7 +83,7 @@ def oracle_transcript(
                     del users[user]
         for window in range(settings.schedule.horizon):
             items_of.setdefault(window, {})
-    noise = (_CappedSum if settings.charged_hits.mode == "kms21" else _SingleNoise)(settings, keys)
+    noise = (_CappedSum if settings.charged_hits.mode == "printed" else _SingleNoise)(settings, keys)
     user_hash = hash_all(keys.hash_users, {user for users in items_of.values() for user in users})
     held_items = {i for users in items_of.values() for held in users.values() for i in held}
     item_hash = hash_all(keys.hash_items, held_items | set(domain))
@@ -125,11 +125,11 @@ def oracle_transcript(
             if noisy < settings.threshold:
                 assert of_item
                 continue
-            if settings.charged_hits.mode == "hits" and noisy >= settings.threshold + settings.hits.zone_width:
+            if settings.charged_hits.mode == "names" and noisy >= settings.threshold + settings.hits.zone_width:
                 heavy.append(HeavyHitter(item, "above", None))
                 continue
-            zone = "between" if settings.charged_hits.mode == "hits" else None
-            heavy.append(HeavyHitter(item, zone, None if settings.charged_hits.mode == "kms21" else noisy))
+            zone = "between" if settings.charged_hits.mode == "names" else None
+            heavy.append(HeavyHitter(item, zone, None if settings.charged_hits.mode == "printed" else noisy))
             charged += 1
             for user in active:
                 paid[user] += faults.get(window, 1)

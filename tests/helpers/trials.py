@@ -9,6 +9,7 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import ChargedHits, DeclaredItems, Followed, PaidContributions, Shares, WideNoise
+from tests.helpers.modes import mode_of_plan
 from tests.helpers.trial_plan import TrialPlan
 
 _SHARES = Shares(paid=1e-9, open=1e-9, sampling=1e-30, hash=1e-30)
@@ -43,10 +44,9 @@ def hits_trial(
     """Users are charged for hits. Names as in `ChargedHits`; others: of `_trial`."""
     is_kms21 = mode == "kms21"
     hits = _Zoned(
-        mode=mode,
+        publishes="counts" if mode == "hits-with-counts" else "names",
         per_user=hits_per_user,
         max_items_per_user=max_items_per_user,
-        accountant="threshold_monitor" if is_kms21 else "game",
         epsilon_per_query=epsilon_per_query,
         wide=WideNoise(epsilon_per_query=wide_epsilon_per_query, cap=noise_cap) if is_kms21 else None,
         zone_width=zone_width,
@@ -92,7 +92,7 @@ def _trial(*, epsilon: float = 9.0, delta: float = 1e-3, domain_size: int = 0, *
     names = {"stream": "events", "run_id": "run-1", "fingerprint": "plan"}
     bounds = {"max_users": 1000, "max_items": 1000, "shares": _SHARES}
     domain = DeclaredItems(domain_size, "0" * 64) if domain_size else None
-    return TrialPlan(epsilon=epsilon, delta=delta, domain=domain, **{**names, **bounds, **others})
+    return TrialPlan(epsilon=epsilon, delta=delta, public_items=domain, **{**names, **bounds, **others})
 
 
 def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
@@ -102,14 +102,14 @@ def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
 
 
 def _flat(trial: TrialPlan) -> dict[str, Any]:
-    records = {"contributions", "hits", "followed", "domain"}
+    records = {"contributions", "hits", "followed", "public_items"}
     flat = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial) if field.name not in records}
     flat |= {"domain_size": trial.domain_size}
     if trial.contributions is None:
         hits = trial.charged_hits
-        flat |= {"hits_per_user": hits.per_user}
+        flat |= {"hits_per_user": hits.per_user, "mode": mode_of_plan(trial)}
         of_noise = {name: getattr(hits.noise, name) for name in ("wide_epsilon_per_query", "noise_cap")}
-        names = ("mode", "max_items_per_user", "epsilon_per_query", "zone_width")
+        names = ("max_items_per_user", "epsilon_per_query", "zone_width")
         return flat | of_noise | {name: getattr(hits, name) for name in names}
     flat |= {name: getattr(trial.contributions, name) for name in ("weights", "units", "noise", "spacing")}
     return flat | {"followed_threshold": trial.followed_threshold, "forget_after": trial.followed_for}

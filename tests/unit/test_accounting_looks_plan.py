@@ -121,7 +121,7 @@ def test_items_are_forgotten_within_the_horizon():
 def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
     plan = short_looks_plan(public_items=DOMAIN)
     tests = 1000 * 384
-    assert (plan.domain_size, plan.domain.fingerprint) == (1000, DOMAIN.fingerprint)
+    assert (plan.domain_size, plan.public_items.fingerprint) == (1000, DOMAIN.fingerprint)
     assert (
         tests * tail(plan.contributions.noise, plan.threshold)
         <= 0.05
@@ -205,7 +205,9 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
     assert plan.contributions.spacing / 3 < plan.contributions.weights[-1] <= plan.contributions.spacing
     assert plan.found_from(1) <= 3
     with pytest.raises(ValueError, match="weight 32593 costs more than its"):
-        with_changes(plan, {"looks.weights": [*plan.contributions.weights[:-1], plan.contributions.spacing + 1]})
+        with_changes(
+            plan, {"contributions.weights": [*plan.contributions.weights[:-1], plan.contributions.spacing + 1]}
+        )
     assert Plan.from_json(plan.to_json()) == plan
 
 

@@ -241,19 +241,19 @@ def test_a_list_that_charges_too_little_is_refused(scale, spacing):
         check_prices(PriceList(noise, 17.0, 5.0, (weight,), (needed - needed // 10**8 - 2,), spacing))
 
 
-MANY = {"looks.weights": list(range(1, 1001)), "looks.units": [10**12 // 20 + n for n in range(1000)]}
-HIGH = {"threshold": 10**7, "known.threshold": 10**7, "shares.sampling": 1e-15}
-WIDE = {**HIGH, "looks.scale": 50_000, "looks.spacing": 200_000}
-FEW = {"looks.weights": list(range(50_000, 50_100)), "looks.units": MANY["looks.units"][:100]}
+MANY = {"contributions.weights": list(range(1, 1001)), "contributions.units": [10**12 // 20 + n for n in range(1000)]}
+HIGH = {"threshold": 10**7, "followed.threshold": 10**7, "shares.sampling": 1e-15}
+WIDE = {**HIGH, "contributions.scale": 50_000, "contributions.spacing": 200_000}
+FEW = {"contributions.weights": list(range(50_000, 50_100)), "contributions.units": MANY["contributions.units"][:100]}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {**MANY, **WIDE},
-        {**MANY, **WIDE, "looks.spacing": 800_000},  # 29 standard deviations
-        {**WIDE, "looks.order": 1000.0, "looks.shape": 4.0, **FEW},
-        {**WIDE, "looks.order": 1000.0, "looks.shape": 1.0, **MANY},
+        {**MANY, **WIDE, "contributions.spacing": 800_000},  # 29 standard deviations
+        {**WIDE, "contributions.order": 1000.0, "contributions.shape": 4.0, **FEW},
+        {**WIDE, "contributions.order": 1000.0, "contributions.shape": 1.0, **MANY},
     ],
 )
 def test_a_forged_plan_is_judged_at_once(changes):

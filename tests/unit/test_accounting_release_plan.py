@@ -37,13 +37,13 @@ def test_every_share_is_kept_and_nothing_is_wasted(mode, epsilon, delta, hits, k
     plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, mode=mode, most_keys=keys)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
-    proved = proof_of(mode, plan.hits.noise, keys * hits).delta(epsilon)
+    proved = proof_of(plan.hits.mode, plan.hits.noise, keys * hits).delta(epsilon)
     assert 0.98 * plan.shares.paid <= proved <= plan.shares.paid or mode == "hits"
     assert proved <= plan.shares.paid
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.charged_hits.epsilon_per_query)) - 4)
     less_noise = NoiseParameters(plan.charged_hits.epsilon_per_query + step)
-    assert proof_of(mode, less_noise, keys * hits).delta(epsilon) > plan.shares.paid
+    assert proof_of(plan.hits.mode, less_noise, keys * hits).delta(epsilon) > plan.shares.paid
     queries = keys * 3 * 384
     assert plan.queries_per_user == queries
     assert plan.shares.hash == keys * (plan.max_users + plan.max_items**2 / 2**64) / 2**64
@@ -226,9 +226,9 @@ def test_a_known_domain_gives_all_of_delta_to_the_accountant():
     assert IN_DOMAIN.delta_open == 0
     assert IN_DOMAIN.shares.paid > 1.99 * LABELS.shares.paid
     assert IN_DOMAIN.charged_hits.epsilon_per_query > LABELS.charged_hits.epsilon_per_query
-    assert (IN_DOMAIN.domain_size, IN_DOMAIN.domain.fingerprint) == (1000, DOMAIN.fingerprint)
-    assert IN_DOMAIN.domain is not None
-    assert LABELS.domain is None
+    assert (IN_DOMAIN.domain_size, IN_DOMAIN.public_items.fingerprint) == (1000, DOMAIN.fingerprint)
+    assert IN_DOMAIN.public_items is not None
+    assert LABELS.public_items is None
     assert (
         IN_DOMAIN.fingerprint
         != calibrated_plan(public_items=PublicItems.of_ids([f"other-{n}" for n in range(1000)])).fingerprint

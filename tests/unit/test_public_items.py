@@ -161,8 +161,8 @@ def test_the_size_that_a_plan_states_is_compared_too(tmp_path):
     path.write_text("\n".join(domain.labels.to_pylist()))
     plan = plan_of(domain)
     for size, max_items in ((1, plan.max_items), (1, 1), (999, plan.max_items)):
-        stated = dataclasses.replace(plan.domain, size=size)
-        tampered = dataclasses.replace(plan, domain=stated, max_items=max_items)
+        stated = dataclasses.replace(plan.public_items, size=size)
+        tampered = dataclasses.replace(plan, public_items=stated, max_items=max_items)
         for given in (domain, path):
             with pytest.raises(ValueError, match=r"the list \(1,000 items\) is not that of the plan"):
                 PublicItemsSource.of_plan(given, tampered)

@@ -230,11 +230,11 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise():
     swapped = {**json.loads(in_rounds.to_json()), "rounds": {"units": [units[1], units[0], *units[2:]]}}
     assert TrendRule.of(swapped).least_change == found, "blocks have sizes too, of the first round"
     small = {**json.loads(in_rounds.to_json()), "rounds": {"units": units[2:]}}
-    small["looks"] |= {"units": [units[2] // 2, units[2]], "weights": [5, 6], "spacing": 100}
+    small["contributions"] |= {"units": [units[2] // 2, units[2]], "weights": [5, 6], "spacing": 100}
     assert TrendRule.of(small).least_change == 30, "a second look has at least the least weight"
     hits = [HeavyHitter("a", BETWEEN, 500), HeavyHitter("b", ABOVE, None), HeavyHitter("c", BETWEEN, 700)]
     reports = [WindowReport("s", w * 10, w * 10 + 10, found, 1.0, 0.0, 1.0) for w, found in enumerate((hits, hits[1:]))]
-    assert told({"hits": {"mode": "hits"}}, reports)[1] == {"b": (1, "same"), "c": (2, "same"), "a": (0, "gone")}
+    assert told({"hits": {"publishes": "names"}}, reports)[1] == {"b": (1, "same"), "c": (2, "same"), "a": (0, "gone")}
     windows = IN_DOMAIN.schedule
     overlap = (windows.window_seconds - windows.slide_seconds) * 1_000_000
     assert TrendRule.of(json.loads(IN_DOMAIN.to_json())).overlap == overlap
@@ -297,18 +297,21 @@ def test_any_windows_agree_with_a_slow_reference(windows):
 
 
 NO_PLANS = [
-    {"schedule": 3, "looks": []},
-    {"schedule": {"slide_seconds": 3600, "window_seconds": 3600}, "looks": {"units": [], "weights": [], "spacing": 1}},
+    {"schedule": 3, "contributions": []},
+    {
+        "schedule": {"slide_seconds": 3600, "window_seconds": 3600},
+        "contributions": {"units": [], "weights": [], "spacing": 1},
+    },
     {
         "schedule": {"slide_seconds": 3600, "window_seconds": 10**400},
-        "looks": {"units": [1], "weights": [0], "spacing": 1},
+        "contributions": {"units": [1], "weights": [0], "spacing": 1},
     },
-    {"schedule": {"slide_seconds": -1}, "looks": {"units": ["x"], "weights": [1], "spacing": 10**400}},
-    {"schedule": {"slide_seconds": "\x1b"}, "looks": {"units": [1], "weights": [1], "spacing": "y"}},
-    {"schedule": None, "looks": {**STORED["looks"], "spacing": float("nan")}},
-    {"rounds": {"units": [1]}, "looks": STORED["looks"]},
-    {"hits": {"mode": "hits-with-counts", "epsilon_per_query": 0.0}},
-    {"hits": {"mode": "hits-with-counts", "epsilon_per_query": 1e-300}},
+    {"schedule": {"slide_seconds": -1}, "contributions": {"units": ["x"], "weights": [1], "spacing": 10**400}},
+    {"schedule": {"slide_seconds": "\x1b"}, "contributions": {"units": [1], "weights": [1], "spacing": "y"}},
+    {"schedule": None, "contributions": {**STORED["contributions"], "spacing": float("nan")}},
+    {"rounds": {"units": [1]}, "contributions": STORED["contributions"]},
+    {"hits": {"publishes": "counts", "epsilon_per_query": 0.0}},
+    {"hits": {"publishes": "counts", "epsilon_per_query": 1e-300}},
     {"hits": None},
     {},
 ]

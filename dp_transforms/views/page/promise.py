@@ -147,7 +147,7 @@ def not_covered(budget: Budget | None, plan: Plan | None) -> list[str]:
         "Choices that were made by looking at the same log: the budget, the range, the windows and the thresholds must"
         " have been fixed beforehand.",
     ]
-    if plan is not None and plan.domain is not None:
+    if plan is not None and plan.public_items is not None:
         found.append(
             f"The list of {plan.domain_size:,} items that was declared: it must be public, and not made from the log."
         )
@@ -228,6 +228,6 @@ def _is_of_charge(entry: HeavyHitter, plan: Plan) -> bool:
         return entry.level is not None and entry.noisy_count is None
     if entry.level is not None:
         return False
-    if plan.charged_hits.mode == "hits":
+    if plan.charged_hits.zone_width:
         return entry.zone is not None
     return entry.zone is None and (entry.noisy_count is not None) == plan.counts

@@ -354,8 +354,10 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("what is published", f"{_PUBLISHED[plan.charge_in_words]} (users pay for {plan.charge_in_words})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
-    if plan.domain is not None:
-        facts.append(("public items", f"{plan.domain.size:,}, by a list; SHA-256 {plan.domain.fingerprint[:16]}…"))
+    if plan.public_items is not None:
+        facts.append(
+            ("public items", f"{plan.public_items.size:,}, by a list; SHA-256 {plan.public_items.fingerprint[:16]}…")
+        )
     if plan.contributions is not None:
         error = one_in(plan.contributions.size_error)
         facts.append(("stated sizes", f"one or more is too large with a probability of at most {error}"))
