@@ -18,13 +18,11 @@ from typing import Any, TypeVar, cast
 
 from dp_transforms.checks import check_whole, is_whole, shown
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _MOST_NUMBERS = 1_000
 _SMALLEST = -(2**62)
 _WRITE_ONE = "Write one with `shh plan --output`."
 _R = TypeVar("_R")
-# The names that fields once had, and records once more: these enter the fingerprint, and so the noise.
-_ONCE = {"contributions": "looks", "followed": "known", "usual_tests": "usual_looks", "public_items": "domain"}
 
 
 class Record:
@@ -102,19 +100,8 @@ def read_record(record: type[_R], stored: object, name: str) -> _R:
 
 def fingerprint_of(fields: Mapping[str, Any]) -> str:
     """Hex SHA-256 of the canonical JSON of fields: equal for equal ones only. 2 and 2.0 are one number."""
-    text = json.dumps(_canonical(in_words_of_once(fields)), sort_keys=True, separators=(",", ":"))
+    text = json.dumps(_canonical(fields), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def in_words_of_once(fields: Any) -> Any:
-    """The fields of a plan as they were named before."""
-    if not isinstance(fields, dict):
-        return fields
-    found = {_ONCE.get(name, name): in_words_of_once(each) for name, each in fields.items()}
-    if found.get("publishes") in ("names", "counts"):
-        mode = {"names": "hits", "counts": "hits-with-counts"}[found.pop("publishes")]
-        found["mode"], found["accountant"] = ("kms21", "threshold_monitor") if "wide" in found else (mode, "game")
-    return found
 
 
 def _canonical(value: Any) -> Any:

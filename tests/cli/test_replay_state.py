@@ -30,7 +30,7 @@ from tests.helpers.pace_oracle import stream_weights
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import SECRET, key_file, settings_of
-from tests.helpers.stored_states import CHOICES, FOLDER, go_on
+from tests.helpers.stored_states import FOLDER, PLANS, go_on
 
 
 class KeysOfParts:
@@ -303,7 +303,7 @@ def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(night
     assert refusals
 
 
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", PLANS)
 def test_a_run_that_another_release_began_goes_on(name, tmp_path):
     assert go_on(name, tmp_path).read_text() == (FOLDER / f"{name}.jsonl").read_text()
 

@@ -9,33 +9,27 @@ from __future__ import annotations
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from unittest import mock
 
+from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli import state_part
+from tests.helpers.modes import plan_in_rounds
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "states_0.1.0"
 HALVES = {"first": range(6), "second": range(6, 12)}  # hours
-CHOICES = {
-    "looks": ("--usual-contributions", "1", "2"),
-    "hits-with-counts": ("--charge", "hits", "--counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
-    "rounds": (),  # the stored one has blocks of 3 hours
+_SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-01T12:00:00Z", "1h")
+PLANS: dict[str, Callable[[], Plan]] = {
+    "looks": lambda: Plan.for_contributions(
+        epsilon=20, delta=1e-3, schedule=_SCHEDULE, usual_contributions=(1, 2), use="parts"
+    ),
+    "hits-with-counts": lambda: Plan.for_hits(epsilon=40, delta=0.1, schedule=_SCHEDULE, counts=True, hits_per_user=20),
+    "rounds": lambda: plan_in_rounds(_SCHEDULE, epsilon=20, delta=1e-3, block_seconds=3 * 3600),
 }
 _NONCE = "7" * 32  # of the other half
 _USERS = 24
-_PLAN = (
-    "--start",
-    "2026-01-01",
-    "--end",
-    "2026-01-01T12:00:00Z",
-    "--window",
-    "1h",
-    "--epsilon",
-    "20",
-    "--delta",
-    "1e-3",
-)
 
 
 def _take(folder: pathlib.Path, half: str, *words: str) -> pathlib.Path:
@@ -70,11 +64,10 @@ def go_on(name: str, folder: pathlib.Path) -> pathlib.Path:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for name, choice in CHOICES.items():
+    for name, make in PLANS.items():
+        (FOLDER / f"{name}.plan.json").write_text(make().to_json())
         with tempfile.TemporaryDirectory() as folder:
             here = pathlib.Path(folder)
-            done = shh("plan", *_PLAN, *choice, "--use", "parts", "--output", f"{FOLDER}/{name}.plan.json", cwd=here)
-            assert done.returncode == 0, done.stderr
             _take(here, "first", "--plan", f"{FOLDER}/{name}.plan.json", "--until", "2026-01-01T06:00:00Z")
             for ending in ("state", "state.ledger"):
                 shutil.copy(here / f"run.{ending}", FOLDER / f"{name}.{ending}")
