@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.kafka_reader import BROKEN_RECORD, NO_ARRIVAL_TIME, NO_VALUE, PRODUCERS_TIME
+from dp_transforms.logs.streams.kafka_reader import BROKEN_RECORD, NO_VALUE
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from tests.engines import needs
 from tests.engines.kafka_server import QUICK
@@ -89,39 +89,6 @@ def test_every_position_gives_the_same_records_again(server):
     assert _event_times(_read_to_the_end(second.open())) == _times(500, 505)
 
 
-def test_a_poll_returns_when_the_first_record_is_there(server):
-    server.create_topic("quiet")
-    reader = _reader(server, "quiet")
-    polled = _read_to_the_end(reader)[-1]
-    assert polled.records == 0
-    begin = time.monotonic()
-    polled = reader.poll(polled.position, max_records=10, max_seconds=0.3)
-    assert (polled.records, polled.is_at_end) == (0, True)
-    assert time.monotonic() - begin > 0.2
-    server.produce("quiet", _values(0, 1))
-    begin = time.monotonic()
-    polled = reader.poll(polled.position, max_records=10, max_seconds=60)
-    assert polled.batch.time_micros.tolist() == [MICROS]
-    assert time.monotonic() - begin < 40
-
-
-def test_a_backlog_of_large_records_is_read_without_a_wait(server):
-    """It does not fit into the client, which by itself then fetches nothing for a second, time and again."""
-    server.create_topic("large")
-    large = [value[:-1] + b',"more":"%s"}' % (b"x" * 1_000) for value in _values(0, 10_000)]
-    for _ in range(8):
-        server.produce("large", large)
-    polls = []
-    reader, position = _reader(server, "large"), None
-    while sum(polled.records for polled in polls) < 80_000:
-        polls.append(reader.poll(position, max_records=10_000, max_seconds=0.4))
-        position = polls[-1].position
-    empty = [polled for polled in polls[1:] if not polled.records]
-    assert not empty
-    assert not any(polled.is_drained for polled in polls[1:4])
-    reader.close()
-
-
 def test_only_committed_records_and_gaps_between_them(server):
     server.create_topic("transactions")
     for begin, commit in ((0, True), (10, False), (20, True), (30, False)):
@@ -144,27 +111,6 @@ def test_only_committed_records_and_gaps_between_them(server):
         assert time.monotonic() < deadline
     assert _event_times(_read_to_the_end(reader, polls[-1].position)) == _times(40, 41)
     assert reader.confirm_end()
-
-
-def test_arrival_is_what_the_record_says_and_must_be_there(server):
-    server.create_topic("created", timestamp_type="CreateTime")
-    assert _topic(server, "created").settings() == (False, False)
-    server.produce("created", _values(0, 2), timestamp_millis=1_234_567_890_123)
-    server.produce("created", _values(2, 3), timestamp_millis=300_000_000_000_000)
-    time.sleep(3)  # each second the broker deletes what is too old: by the records' own times, and these are of 2009
-    polls = _read_to_the_end(_reader(server, "created"))
-    assert [arrival for polled in polls for arrival in polled.arrival_micros.tolist()] == [1_234_567_890_123_000] * 2
-    rejected = [(part.positions, part.reason) for polled in polls for part in polled.rejected]
-    assert rejected == [((2,), NO_ARRIVAL_TIME)]
-    # The topic is given to the broker's clock, and keeps what it had.
-    server.alter_topic("created", {"message.timestamp.type": "LogAppendTime"})
-    server.produce("created", _values(3, 5))
-    polls = _read_to_the_end(_reader(server, "created", append_times_only=True))
-    assert _event_times(polls) == _times(3, 5)
-    rejected = [(part.positions, part.reason) for polled in polls for part in polled.rejected]
-    assert sorted(rejected) == [((0, 1), PRODUCERS_TIME), ((2,), NO_ARRIVAL_TIME)]
-    server.alter_topic("created", {"cleanup.policy": "compact,delete"})
-    assert _topic(server, "created").settings() == (True, True)
 
 
 def test_what_arrived_too_early_to_count_is_not_read(server):
@@ -233,13 +179,3 @@ def test_a_broker_that_is_killed_and_comes_back(server, capfd):
     server.produce("killed", _values(100, 200))
     assert _event_times(_read_to_the_end(reader, position)) == _times(100, 200)
     assert capfd.readouterr() == ("", "")
-
-
-def test_no_topic_and_settings_without_sense_are_told_without_their_values(server, tmp_path):
-    with pytest.raises(StreamError, match="no Kafka topic 'none'"):
-        _topic(server, "none").partitions()
-    secret = tmp_path / "client.properties"
-    secret.write_text(f"sasl.password={SECRET}\nsecurity.protocol={SECRET}\n")
-    with pytest.raises(StreamError, match=r"check security\.protocol") as raised:
-        _topic(server, "t", client_config_file=str(secret)).partitions()
-    assert SECRET not in str(raised.value)

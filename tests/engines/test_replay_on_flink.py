@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import pathlib
-import signal
 import subprocess
 import time
 from collections import Counter
@@ -164,14 +162,3 @@ def test_killed_workers_and_task_managers_change_nothing(cluster, job_of, large_
     assert f"Read {_MANY_EVENTS:,} rows" in err, "what was read twice must not count twice"
     assert len(cluster.flink.rest.failures(job)) >= 2
     _assert_report_of_process(large_log, output, key_path, tmp_path)
-
-
-@pytest.mark.nightly
-def test_ctrl_c_cancels_the_job(cluster, job_of, large_log, key_path, tmp_path):
-    process, job = job_of(_words(cluster, large_log, tmp_path / "report.jsonl", key_path))
-    _wait_for_workers(cluster, job)
-    os.kill(process.pid, signal.SIGINT)
-    code, _, err = _finish(process)
-    assert code == 130, err
-    cluster.flink.rest.wait_for_state(job, ["CANCELED"])
-    assert list(tmp_path.iterdir()) == []

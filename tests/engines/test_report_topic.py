@@ -1,6 +1,5 @@
 """A topic of reports on a real broker: first answers stay, and a writer that was replaced can write no more."""
 
-import json
 import random
 import threading
 import time
@@ -10,11 +9,10 @@ import pytest
 
 from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.errors import StreamError
-from dp_transforms.reports import decode_report
 from dp_transforms.reports.report_topic import ReportTopic, _partition
 from dp_transforms.reports.topic_records import encode_record
 from tests.engines import needs
-from tests.helpers.sinks import ENDED, HEADER, REPORTS, header, one_item, report, write_all
+from tests.helpers.sinks import ENDED, REPORTS, header, report, write_all
 
 pytestmark = needs("kafka")
 
@@ -61,32 +59,6 @@ def eventually(question, answer):
     while question() != answer and time.monotonic() < deadline:
         time.sleep(0.05)
     assert question() == answer
-
-
-def test_what_is_written_is_read_back_and_what_is_written_again_changes_nothing(sink):
-    assert sink.read("run-1") == (None, [], None)
-    keys = write_all(sink, REPORTS[::-1], None)
-    eventually(lambda: sink.read("run-1"), (HEADER, REPORTS, None))
-    assert write_all(sink) == [*keys[::-1], "news|end"]
-    eventually(lambda: sink.read("run-1"), (header(), REPORTS, ENDED))
-    before = records(sink, "read_uncommitted")
-    write_all(sink)
-    assert records(sink, "read_uncommitted") == before
-    assert len({partition for partition, _, _ in before}) == 1
-    start = b"run-1|news|"
-    wanted = [b"header", *(key.partition("|")[2].encode() for key in keys), b"end"]
-    assert [key for _, key, _ in before] == [start + end for end in wanted]
-    assert sink.read("run-2") == (None, [], None)
-
-
-def test_json_records_are_the_lines_of_a_report_file_with_the_run_beside(sink):
-    write_all(sink)
-    eventually(lambda: len(records(sink)), 6)
-    values = [json.loads(value) for _, _, value in records(sink)]
-    assert {value.pop("run_id") for value in values} == {"run-1"}
-    assert values[0]["header"]["guarantee"] == header().guarantee
-    assert [decode_report(json.dumps(value)) for value in values[1:-1]] == REPORTS
-    assert values[-1] == {"ended": {"stream": "news", "windows": 48, "reports": 4}}
 
 
 def test_a_writer_that_was_replaced_writes_no_more(sink):
@@ -144,35 +116,10 @@ def test_a_writer_waits_behind_the_open_transaction_of_another_run(sink):
     other.close()
 
 
-def test_many_windows_are_one_transaction(sink):
-    """Each transaction takes an offset of its own: those of the header and of all windows are there, and few more."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    write_all(sink, [one_item(window, window) for window in range(5000)], ENDED._replace(reports=5000))
-    eventually(lambda: len(sink.read("run-1")[1]), 5000)
-    consumer = Consumer({"bootstrap.servers": sink.bootstrap_servers, "group.id": "test"})
-    partition = TopicPartition(sink.topic, _partition(header(), 3))
-    _, end_offset = consumer.get_watermark_offsets(partition, timeout=60)
-    consumer.close()
-    assert 5000 + 2 <= end_offset <= 5000 + 2 + 4
-
-
 def large_report(window, items):
     """Its items are as long as they may be, and cannot be compressed much."""
     labels = (random.Random(rank).randbytes(8_000).hex() for rank in range(items))
     return report(window, *(HeavyHitter(label, None, items - rank) for rank, label in enumerate(labels)))
-
-
-def test_a_large_report_is_written_to_a_topic_that_takes_it(server):
-    topic = f"reports-{uuid.uuid4().hex[:8]}"
-    server.create_topic(topic, config={"max.message.bytes": "10000000"})
-    sink = ReportTopic(server.bootstrap, topic)
-    reports = [REPORTS[0], large_report(1, 125), *REPORTS[1:]]
-    ended = ENDED._replace(reports=5)
-    assert len(encode_record(reports[1], "run-1")) > 2_000_000
-    write_all(sink, reports, ended)
-    eventually(lambda: sink.read("run-1"), (header(), reports, ended))
-    write_all(sink, reports, ended)
 
 
 def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server):
@@ -206,8 +153,3 @@ def set_most_bytes(server, topic, most):
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
     admin = server.admin()
     admin.incremental_alter_configs([resource])[resource].result(timeout=15.0)
-
-
-def test_a_topic_that_is_not_there_is_not_made(sink):
-    with pytest.raises(StreamError, match="Create it first"):
-        ReportTopic(sink.bootstrap_servers, "no-such-topic").open(header())

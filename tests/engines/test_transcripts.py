@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import os
-import pathlib
-import shutil
-import sys
-import tempfile
 import time
 
 import apache_beam as beam
@@ -16,45 +10,16 @@ import psutil
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms import EventFields, KafkaTopic
+from dp_transforms import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
-from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.report_topic import ReportTopic
 from examples.engines import flink, prism
-from examples.engines.engine_process import Engine
 from tests.engines import needs, on
 from tests.engines.answers import faults, raw_records
-from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
-from tests.helpers.small_runs import RUN_ID
+from tests.engines.stream_case import history_case, submit, wait_for_end
 from tests.transcripts.cases import MODES, READERS
 from tests.transcripts.drivers import Left, Run, add_stream, left_by_stream, prepared, replay_on
 from tests.transcripts.transcript import difference, lines_of, stored
-
-_START_SECONDS = 120.0
-
-
-class JobService(Engine):
-    """Takes Beam jobs at `endpoint` and runs them; all its ports are of the loopback address.
-
-    Raises EngineError if it does not start.
-    """
-
-    def __init__(self, *, log_path: str | os.PathLike[str] | None = None) -> None:
-        self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-job-service-"))
-        port_file = self._folder / "port"
-        command = [sys.executable, "-m", "dp_transforms.beam.on_loopback"]
-        command += ["apache_beam.runners.portability.local_job_service_main", "--port=0"]
-        command += [f"--port_file={port_file}", f"--staging_dir={self._folder / 'staging'}"]
-        self._start(command, self.log_path, port_file.exists, _START_SECONDS)
-        self.endpoint = f"localhost:{int(port_file.read_text())}"
-
-    def stop(self) -> None:
-        """Ends the service and its jobs."""
-        super().stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -112,39 +77,6 @@ def test_a_topic_gives_the_records_of_the_oracle(kafka, key_path, tmp_path, engi
         assert faults(records, case.expected.reports, case.plan.schedule.horizon) == []
 
 
-@pytest.mark.parametrize(
-    "mode", ["looks", *(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("hits-with-counts", "hits"))]
-)
-def test_folder_and_local_job_service(key_path, tmp_path, mode):
-    case = history_case(mode=mode)
-    inbox = tmp_path / "inbox"
-    inbox.mkdir()
-    size = len(case.rows) // 4
-    for number in range(5):
-        path = tmp_path / f"part-{number}.jsonl"
-        path.write_bytes(b"".join(row.json() + b"\n" for row in case.rows[number * size : (number + 1) * size]))
-        os.utime(path, (time.time() - 100 + number,) * 2)
-        path.rename(inbox / path.name)
-    sink = ReportFolder(str(tmp_path / "reports"))
-    joined = dataclasses.replace(case, partitions=1)
-    with JobService() as engine:
-        begin = time.monotonic()
-        result = submit(
-            joined,
-            LogFolder(str(inbox), FIELDS),
-            sink,
-            ["--runner=PortableRunner", f"--job_endpoint={engine.endpoint}", "--environment_type=LOOPBACK"],
-            key_path,
-            driver="loop",
-            confirm=False,
-        )
-        result.wait_until_finish()
-        print(f"local job service: {time.monotonic() - begin:.1f} s")
-    _, reports, ended = sink.read(RUN_ID)
-    assert plain_reports(reports) == plain_reports(case.expected.reports)
-    assert ended == RunEnded(STREAM, case.plan.schedule.horizon, reports=len(case.expected.reports))
-
-
 def _cases(driver: str, shown: tuple[str, ...]) -> list:
     """Each mode that this driver takes, each with another reader; those that are not shown are long."""
     modes = [mode for mode, of_mode in MODES.items() if driver in (of_mode.drivers or (driver,))]
@@ -184,15 +116,4 @@ def _streamed_on_flink(run: Run, source):
 def test_a_stream_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
     run = prepared(tmp_path, mode, reader)
     with _streamed_on_flink(run, LogFolder(str(run.logs), EventFields())) as left:
-        _assert_stored(mode, "stream", reader, left)
-
-
-@needs("flink")
-@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ()))
-def test_a_stream_from_kafka_on_flink_leaves_what_one_from_a_folder_leaves(kafka, tmp_path, mode, reader):
-    run = prepared(tmp_path, mode, "jsonl")
-    topic = f"transcript-{mode}"
-    kafka.create_topic(topic, timestamp_type="CreateTime")
-    kafka.produce(topic, [line for path in sorted(run.logs.iterdir()) for line in path.read_bytes().splitlines()], 0)
-    with _streamed_on_flink(run, KafkaTopic(kafka.bootstrap, topic, EventFields())) as left:
         _assert_stored(mode, "stream", reader, left)

@@ -2,20 +2,17 @@
 
 import itertools
 import math
-import random
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.errors import StreamError
-from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
+from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.memory_stream import Arrival, MemoryPartition, poller_of
 from tests.helpers.small_runs import SECRET, batch_of, settings_of, small_plan
 
 MICROS = 1_000_000
@@ -122,20 +119,6 @@ def test_every_cut_into_polls_is_the_oracle(records, clock, cuts, slide):
     assert late == sum(sum(r == row for r, _ in found) < full[row] for row in accepted)
 
 
-def test_an_event_of_the_future_moves_the_event_clock_to_its_arrival_alone():
-    progress = PartitionProgress(SLIDING, StreamClock("event", 0, 0, 1000), SHARDS)
-    progress.take(polled([(1050, 1021)]), 0)
-    assert progress.clock_micros == 1021 * MICROS
-
-
-def test_a_window_closes_just_after_its_lateness_and_not_at_it():
-    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)  # the first window ends at 1010, and 7 + 3 seconds are allowed
-    progress.take(polled([(1000, 1020)]), 0)
-    assert progress.close_windows(100) == []
-    progress.take(polled([(1000, 1020.000001)]), 0)
-    assert progress.close_windows(100) == [(0, [0, 0, 0])]
-
-
 def test_what_was_sent_is_announced_once_and_windows_close_a_few_at_a_time():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
     progress.sent(0, 2, 5)
@@ -163,14 +146,6 @@ def test_times_at_the_limits_of_64_bits_do_not_wrap_around(kind, hostile):
     assert (progress.windows_due, taken.late, taken.outside) == (HORIZON * is_far, is_far, hostile < 0)
 
 
-def test_refused_records_move_the_clock_of_arrivals_alone():
-    for kind, clock in (("arrival", 1003 * MICROS), ("event", CLOCK_BEGIN)):
-        progress = PartitionProgress(SLIDING, StreamClock(kind, 7, 3, 20), SHARDS)
-        taken = progress.take(polled([(5000, 1000), (1021, 1000), (None, 1003)]), 0)
-        assert taken.from_the_future.tolist() == [5000 * MICROS, 1021 * MICROS]
-        assert progress.clock_micros == clock
-
-
 def test_the_wall_clock_is_asked_only_when_idle_for_long_enough_and_when_it_would_close_something():
     progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
     progress.take(polled([(1001, 1001)]), at(1001))
@@ -193,14 +168,6 @@ def test_an_intent_survives_a_restart_and_acts_once():
     assert again.intent is None
     assert [window for window, _ in again.close_windows(100)] == [0]
     assert again.take(polled([(1009, 1009)]), 0).late == 1  # late for the window that closed; in time for two others
-
-
-def test_the_end_of_the_clock_closes_all_that_is_left():
-    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
-    progress.intend("clock", CLOCK_END)
-    progress.act()
-    assert progress.is_read
-    assert [window for window, _ in progress.close_windows(100)] == list(range(HORIZON))
 
 
 @pytest.mark.parametrize("kind", ["arrival", "event"])
@@ -300,46 +267,3 @@ def test_a_partition_without_its_early_records_gives_the_same_pairs_and_closes_t
     taken = progress.take(polled(records[begin:]), 0)
     assert {(begin + row, window) for row, window in pairs_of_taken(taken, schedule)} == whole
     assert progress.windows_due == closed
-
-
-@pytest.mark.parametrize("max_ahead", [0, 20])
-def test_one_second_later_would_be_too_late(max_ahead):
-    """An event that arrives at the first moment counts, if it may be so far ahead."""
-    schedule, clock = WindowSchedule(START, START + 60, 30, 30), StreamClock("arrival", 7, 3, max_ahead)
-    first = clock.first_arrival_micros(schedule) // MICROS
-    assert oracle([(START, first)], clock, schedule)[0] == {(0, 0)}
-    assert oracle([(START, first - 1)], clock, schedule)[0] == set()
-    assert oracle([(START - 1, first - 1)], clock, schedule)[0] == set()
-
-
-@pytest.mark.parametrize("kind", ["arrival", "event"])
-def test_all_that_is_sent_is_the_same(kind):
-    plan = small_plan(12, sliding=3)
-    held, clock = settings_of(plan), StreamClock(kind, 7, 3, 60, 15)
-    first = clock.first_arrival_micros(plan.schedule)
-    start = plan.schedule.start_seconds * MICROS
-    source = random.Random(5)
-    moments = sorted(start + source.randrange(-600 * MICROS, 400 * MICROS) for _ in range(3000))
-    arrivals = [
-        Arrival((f"u{source.randrange(50)}", "item", moment + source.randrange(-90 * MICROS, 70 * MICROS)), moment)
-        for moment in moments
-    ]
-
-    def sent(since_micros):
-        partition = MemoryPartition("p", tuple(arrivals), 500)
-        poller = poller_of(held, held.stream_keys(SECRET), clock, SHARDS, confirm=False)
-        progress, reader, blobs, read = poller.start(), partition.open(since_micros), {}, 0
-        for _ in range(100):
-            step = poller.step_at("p", progress, reader, start + 10**6 * MICROS)
-            read += step.counts.get("records_read", 0)
-            for shard, message in step.messages:
-                if message.blob:
-                    blobs.setdefault((message.window, shard), []).append(Contributions.from_bytes(message.blob))
-        assert progress.is_over
-        return {key: Contributions.merge(parts).to_bytes() for key, parts in blobs.items()}, read
-
-    everything, read = sent(0)
-    later, read_later = sent(first)
-    assert later == everything
-    assert len(everything) > 12
-    assert 500 < read_later < read - 1000

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from dp_transforms.core.window_report import HeavyHitter
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.errors import StreamError
-from dp_transforms.reports import ReportFileError, sink_of, topic_records
+from dp_transforms.reports import ReportFileError, decode_report, topic_records
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.report_topic import ReportTopic, TopicWriter, _partition, _transactional_id
 from dp_transforms.reports.report_writer import ReportNews
@@ -28,7 +28,6 @@ from tests.helpers import report_samples
 from tests.helpers.sinks import (
     ENDED,
     HEADER,
-    PARTITIONS,
     REPORTS,
     header,
     one_item,
@@ -54,7 +53,12 @@ RECORDS = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_a_record_comes_back_with_the_name_of_its_run(record):
-    assert decode_record(encode_record(record, "run-1")) == ("run-1", record)
+    value = encode_record(record, "run-1")
+    assert decode_record(value) == ("run-1", record)
+    fields = json.loads(value)
+    assert fields.pop("run_id") == "run-1"
+    if isinstance(record, WindowReport):
+        assert decode_report(json.dumps(fields)) == record, "beside it, a line of a report file"
 
 
 def test_the_end_of_a_run_to_its_edges():
@@ -112,16 +116,6 @@ def test_a_topic_that_contradicts_itself_is_not_read():
         taken(Message(header()), Message(header(stream="olds")), stream=None)
 
 
-def test_one_partition_has_all_of_a_run_once(sink):
-    keys = write_all(sink, REPORTS[::-1], None)
-    keys += write_all(sink, [])
-    before = records_of(sink)
-    write_all(ReportTopic(sink.bootstrap_servers, sink.topic))
-    assert records_of(sink) == before
-    assert [key for _, key, _ in before] == [b"run-1|news|header", *(b"run-1|" + key.encode() for key in keys)]
-    assert {partition for partition, _, _ in before} == {_partition(HEADER, PARTITIONS)}
-
-
 def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink):
     runs = [header(*names) for names in (("run-1", "news"), ("run-2", "news"), ("run-1", "olds"), ("run", "1news"))]
     for _ in range(2):
@@ -151,14 +145,6 @@ WINDOWS = [one_item(window) for window in range(6)]
 SECOND = header("run-2")
 
 
-def forge(sink, window):
-    """A record of another program under the name of the run."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": sink.bootstrap_servers})
-    value = encode_record(window, "run-1")
-    producer.produce(sink.topic, value, headers={RUN_ID_FIELD: b"run-1"})
-    assert producer.flush(60) == 0
-
-
 def read_until_it_fails(follower):
     for _ in range(100):
         assert follower.read_new().reports == []
@@ -186,28 +172,6 @@ def test_records_that_are_gone_make_it_read_all_again(sink):
         read_until_it_fails(follower)
     assert follower.read_new() == ReportNews(HEADER, WINDOWS[:2], None, True)
     follower.close()
-
-
-def test_a_second_answer_is_refused_each_time(sink):
-    write_all(sink, WINDOWS[:3], RunEnded("news", 6, 3))
-    follower = TopicFollower(sink, "run-1")
-    assert follower.read_new().reports == WINDOWS[:3]
-    forge(sink, one_item(0, 8))
-    for _ in range(2):
-        with pytest.raises(StreamError, match="a window of the run has two answers"):
-            follower.read_new()
-    follower.close()
-    with pytest.raises(StreamError, match="a window of the run has two answers"):
-        sink.read("run-1")
-
-
-def test_an_address_names_servers_topic_and_settings(sink, tmp_path):
-    write_all(sink)
-    address, settings = f"kafka://127.0.0.1:9,{sink.bootstrap_servers}/{sink.topic}", tmp_path / "client.properties"
-    with pytest.raises(StreamError, match=r"client\.properties: the file of Kafka client settings cannot be read"):
-        sink_of(address, client_config_file=str(settings)).read("run-1")
-    settings.write_text("client.id=page")
-    assert sink_of(address, client_config_file=str(settings)).read("run-1") == (HEADER, REPORTS, ENDED)
 
 
 def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink):
@@ -299,11 +263,6 @@ def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(c
         writer_on(producer).write(REPORTS[0])
     ended = [("commit_transaction", 120.0)] * (code == "_STATE")
     assert producer.calls == [("begin_transaction",), ("produce", "reports"), *ended]
-
-
-def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink):
-    with pytest.raises(StreamError, match=r"^the topic 'no topic' cannot be used .* Create it first"):
-        ReportTopic(sink.bootstrap_servers, "no topic").open(HEADER)
 
 
 @pytest.mark.parametrize(
