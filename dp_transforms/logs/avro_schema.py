@@ -7,10 +7,8 @@ logical types, text as bytes (its UTF-8 is checked later, cell by cell), every r
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastavro
 import pyarrow as pa
@@ -47,30 +45,24 @@ Branch = tuple[str, str | None]  # of a union, or the only one: type and logical
 _UUID: Branch = ("fixed", "uuid")
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordSchema:
+class RecordSchema(NamedTuple):
     """How the records of a file are decoded.
 
-    record: the schema to decode with, whose fields have names of their own. keys, branches: by the names in the file,
-    these names, and the types that a field may have beside null.
+    record, array: the schema to decode a record with, whose fields have names of their own, and that of several.
+    keys, branches: by the names in the file, these names, and the types that a field may have beside null.
     min_record_bytes: no record is shorter, which bounds the number of records in a block.
     has_repeats: whether a record may hold any number of values, in an array or a map.
     """
 
-    record: dict[str, Any]
+    record: Any
+    array: Any
     keys: dict[str, str]
     branches: dict[str, list[Branch]]
     min_record_bytes: int
     has_repeats: bool
 
-    @functools.cached_property
-    def array(self) -> Any:
-        """Of records, parsed."""
-        return fastavro.parse_schema({"type": "array", "items": self.record})
 
-
-@dataclasses.dataclass(frozen=True)
-class EventSchema:
+class EventSchema(NamedTuple):
     """Which events are in the records. keys: of `EventFields.names` in `RecordSchema.record`. types: their columns."""
 
     records: RecordSchema
@@ -148,106 +140,99 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
         raise damaged_error(path, "Avro") from None
     if not (isinstance(schema, dict) and schema.get("type") == "record"):
         raise EventFileError(path, "its records have no fields. Write one record per event.")
-    builder = _Builder(path)
-    field_list = builder.fields_of(schema)
-    names = [field["name"] for field in field_list]
-    if fields is not None:
-        check_fields_present(path, names, fields, has_schema=True)
-    record, size = builder.build(schema, 0)
-    branches = {
-        field["name"]: [branch for branch in builder.branches(field["type"]) if branch[0] != "null"]
-        for field in field_list
-    }
+    builder = _Builder()
+    try:
+        names = [field["name"] for field in schema["fields"]]
+        if fields is not None:
+            check_fields_present(path, names, fields, has_schema=True)
+        record, size = builder.build(schema)
+        branches = {field["name"]: _branches(field["type"]) for field in schema["fields"]}
+    except _UnsupportedError as error:
+        problem = f"its schema {error}, which is not supported. Write the file without that field."
+        raise EventFileError(path, problem) from None
+    except (AttributeError, KeyError, TypeError):
+        raise damaged_error(path, "Avro") from None
     keys = dict(zip(names, (field["name"] for field in record["fields"]), strict=True))
-    return RecordSchema(record, keys, branches, max(1, size), builder.has_repeats)
+    array = fastavro.parse_schema({"type": "array", "items": record})
+    return RecordSchema(
+        fastavro.parse_schema(record), array, keys, branches, max(1, size), has_repeats=builder.has_repeats
+    )
+
+
+class _UnsupportedError(Exception):
+    """Says what a schema has or is."""
 
 
 class _Builder:
-    """Builds the schema again. Named types are written out where they are used; they may not contain themselves."""
+    """Builds the schema again. Named types are written out where they are used; they may not contain themselves. Raises
+    AttributeError, KeyError or TypeError for what is no schema."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self._named: dict[str, Any] = {}
         self._open: set[str] = set()
         self._types = 0
         self.has_repeats = False
 
-    def build(self, schema: Any, depth: int, namespace: str = "") -> tuple[Any, int]:
+    def build(self, schema: Any, namespace: str = "", depth: int = 0) -> tuple[Any, int]:
         """The schema to decode with, and the bytes of the shortest value."""
         self._types += 1
         if depth > _MAX_DEPTH or self._types > _MAX_TYPES:
-            raise self._unsupported("is nested too deeply or too large")
+            raise _UnsupportedError("is nested too deeply or too large")
         if isinstance(schema, str):
-            known = _PRIMITIVES.get(schema)
-            return known or self._build_named(_full_name(schema, namespace), depth)
-        if isinstance(schema, list) and schema and not any(isinstance(branch, list) for branch in schema):
-            branches = [self.build(branch, depth + 1, namespace) for branch in schema]
+            return _PRIMITIVES.get(schema) or self._build_named(_full_name(schema, namespace), depth)
+        if isinstance(schema, list):
+            if not schema or any(isinstance(branch, list) for branch in schema):
+                raise TypeError
+            branches = [self.build(branch, namespace, depth + 1) for branch in schema]
             return [branch for branch, _ in branches], 1 + min(size for _, size in branches)
-        if not isinstance(schema, dict):
-            raise damaged_error(self._path, "Avro")
-        kind = schema.get("type")
+        kind = schema["type"]
         if kind in ("record", "error", "enum", "fixed"):
-            if not isinstance(schema.get("name"), str):
-                raise damaged_error(self._path, "Avro")
             name = _full_name(schema["name"], schema.get("namespace", namespace))
             self._named[name] = schema
             return self._build_named(name, depth)
         if kind in ("array", "map"):
             self.has_repeats = True
             of_each = "items" if kind == "array" else "values"
-            items, size = self.build(schema.get(of_each), depth + 1, namespace)
+            items, size = self.build(schema[of_each], namespace, depth + 1)
             if kind == "array" and size == 0:
-                raise self._unsupported("has arrays of values without bytes")
+                raise _UnsupportedError("has arrays of values without bytes")
             return {"type": kind, of_each: items}, 1
-        return self.build(kind, depth + 1, namespace)
+        return self.build(kind, namespace, depth + 1)
 
     def _build_named(self, name: str, depth: int) -> tuple[Any, int]:
-        schema = self._named.get(name)
-        if schema is None:
-            raise damaged_error(self._path, "Avro")
+        schema = self._named[name]
         if schema["type"] == "enum":
             return "long", 1
         if schema["type"] == "fixed":
-            size = schema.get("size")
+            size = schema["size"]
             if not isinstance(size, int) or not 0 <= size <= _MAX_FIXED_BYTES:
-                raise self._unsupported("has a fixed field of more than 1 MB")
+                raise _UnsupportedError("has a fixed field of more than 1 MB")
             return {"type": "fixed", "name": f"fixed{self._types}", "size": size}, size
+        if not all(isinstance(field["name"], str) for field in schema["fields"]):
+            raise TypeError
         if name in self._open:
-            raise self._unsupported("has a record that contains itself")
+            raise _UnsupportedError("has a record that contains itself")
         self._open.add(name)
         own_name, namespace = f"record{self._types}", name.rpartition(".")[0]
-        built = [self.build(field["type"], depth + 1, namespace) for field in self.fields_of(schema)]
+        built = [self.build(field["type"], namespace, depth + 1) for field in schema["fields"]]
         self._open.remove(name)
         # No name of the file is kept, so names that Avro forbids do no harm.
         parts = [{"name": f"field{index}", "type": part} for index, (part, _) in enumerate(built)]
         return {"type": "record", "name": own_name, "fields": parts}, sum(size for _, size in built)
 
-    def fields_of(self, record: dict[str, Any]) -> list[dict[str, Any]]:
-        found = record.get("fields")
-        is_good = isinstance(found, list) and all(
-            isinstance(field, dict) and isinstance(field.get("name"), str) and "type" in field for field in found
-        )
-        if not is_good:
-            raise damaged_error(self._path, "Avro")
-        return found  # type: ignore[return-value]
-
-    def branches(self, schema: Any) -> list[Branch]:
-        """(type, logical type) of each branch of a field that `build` has accepted."""
-        if isinstance(schema, list):
-            return [kind for branch in schema for kind in self.branches(branch)]
-        if not isinstance(schema, dict):
-            return [(str(schema), None)]
-        if isinstance(schema.get("type"), (dict, list)):
-            return self.branches(schema["type"])
-        kind, logical = str(schema.get("type")), schema.get("logicalType")
-        if not isinstance(logical, str) or ((kind, logical) == _UUID and schema.get("size") != 16):
-            logical = None
-        return [(kind, logical)]
-
-    def _unsupported(self, what: str) -> EventFileError:
-        problem = f"its schema {what}, which is not supported. Write the file without that field."
-        return EventFileError(self._path, problem)
-
 
 def _full_name(name: str, namespace: Any) -> str:
-    return name if "." in name or not isinstance(namespace, str) or not namespace else f"{namespace}.{name}"
+    return name if "." in name or not namespace or not isinstance(namespace, str) else namespace + "." + name
+
+
+def _branches(schema: Any) -> list[Branch]:
+    """(type, logical type) of each branch beside null of a field that `_Builder` has accepted."""
+    if isinstance(schema, list):
+        return [kind for branch in schema for kind in _branches(branch)]
+    if isinstance(schema, str):
+        return [(schema, None)] if schema != "null" else []
+    kind, logical = schema["type"], schema.get("logicalType")
+    if not isinstance(kind, str):
+        return _branches(kind)
+    is_known = isinstance(logical, str) and ((kind, logical) != _UUID or schema["size"] == 16)
+    return [(kind, logical if is_known else None)] if kind != "null" else []
