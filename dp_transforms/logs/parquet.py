@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.core.event_batch import is_uuid_type
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import (
     MAX_BLOCK_ROWS,
@@ -35,7 +34,6 @@ from dp_transforms.logs.log_chunk import (
 )
 from dp_transforms.stores.remote_files import StoredFile
 
-_MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
 _DICTIONARY_BYTES_PER_ROW = 6
 _BLOCK_BYTES = 16 << 20  # unpacked; checking and hashing takes several times as much
 _UNPACKED_BYTES = 2 * _BLOCK_BYTES  # if each row had the longest text of a dictionary
@@ -43,15 +41,13 @@ _BUFFER_BYTES = 8 << 20  # of a column, read at once: Arrow else reads a row gro
 _JOINED_ROWS = 4096  # of small row groups: few, since their dictionaries are unpacked
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
-_UUID_BYTES = pa.binary(16)
 _SHRINKING = 6 / 7  # each part skips what the ones before it read, and is smaller for it
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """All rows. Raises EventFileError if the schema cannot be used."""
     try:
-        metadata = _metadata(path, stored)
-        schema = _schema_of(metadata)
+        metadata, schema = _footer(path, stored)
     except EventFileError:
         raise
     except (pa.ArrowException, OSError, ValueError):
@@ -115,8 +111,8 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     try:
         source = open_columns(chunk.path, chunk.stored)
         with faults_of_store(chunk.path, source):
-            metadata = _metadata(chunk.path, chunk.stored)
-            batches = _batches(source, metadata, chunk.groups, fields)
+            metadata, schema = _footer(chunk.path, chunk.stored)
+            batches = _batches(source, metadata, schema, chunk.groups, fields)
             if chunk.span is not None:
                 begin, end = chunk.span
                 is_last = end == metadata.row_group(chunk.groups[0]).num_rows
@@ -146,27 +142,29 @@ def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> 
             return
 
 
-def _batches(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> Iterator[pa.RecordBatch]:
+def _batches(
+    source: Any, metadata: pq.FileMetaData, schema: pa.Schema, groups: range, fields: EventFields
+) -> Iterator[pa.RecordBatch]:
     if len(groups) == 1:
-        at_once, as_dictionary = _rows_at_once(source, metadata, groups, fields)
+        at_once, as_dictionary = _rows_at_once(source, metadata, schema, groups, fields)
     else:  # a dictionary may hold one long text for all of its rows: so few at once that they are not large even then
         longest = max(metadata.row_group(group).total_byte_size for group in groups)
         at_once, as_dictionary = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest))), []
-    schema = _schema_of(metadata)
-    for batch in _read(source, metadata, groups, fields.names, at_once, as_dictionary):
-        yield _with_uuids(batch, schema)
+    yield from _read(source, metadata, groups, fields.names, at_once, as_dictionary)
     # After all are read: if the metadata of a column contradict the schema, Arrow ends the process when they are looked
     # up, but raises an error when it reads.
     _check_columns(metadata, groups, fields.names)
 
 
-def _rows_at_once(source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields) -> tuple[int, list[str]]:
+def _rows_at_once(
+    source: Any, metadata: pq.FileMetaData, schema: pa.Schema, groups: range, fields: EventFields
+) -> tuple[int, list[str]]:
     """Fewer rows where they are wide; and the columns that are read as dictionaries.
 
     The first row is read before the metadata of a column is used, as in `_batches`. Then whole dictionaries come with
     it: their longest text may be that of every row. Texts that are stored by their differences have no dictionary: of
     these the first row must do."""
-    schema, names = metadata.schema.to_arrow_schema(), fields.names
+    names = fields.names
     heads = list(itertools.islice(_read(source, metadata, groups, names, 1, []), 1))
     _check_columns(metadata, groups, names)
     columns = {name: _column(metadata, groups[0], name) for name in names}
@@ -209,27 +207,6 @@ def _read(
         yield from file.iter_batches(at_once, row_groups=groups, columns=[*names])
 
 
-def _schema_of(metadata: pq.FileMetaData) -> pa.Schema:
-    """The columns as Arrow has them; also UUIDs, which older versions of it, and footers alone, have as bytes."""
-    schema = metadata.schema.to_arrow_schema()
-    columns = map(metadata.schema.column, range(metadata.num_columns))
-    uuids = {column.path for column in columns if column.logical_type.type == "UUID"}
-    are_uuids = [field.name in uuids and field.type == _UUID_BYTES for field in schema]
-    return pa.schema(
-        field.with_type(pa.uuid()) if is_uuid else field for field, is_uuid in zip(schema, are_uuids, strict=True)
-    )
-
-
-def _with_uuids(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows with the types of `_schema_of`."""
-    uuids = [at for at, field in enumerate(batch.schema) if is_uuid_type(schema.field(field.name).type)]
-    columns = list(batch.columns)
-    for at in uuids:
-        if columns[at].type == _UUID_BYTES:
-            columns[at] = pa.ExtensionArray.from_storage(pa.uuid(), columns[at])
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names) if uuids else batch
-
-
 def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str]) -> None:
     """Raises ValueError for row groups whose columns are not as the footer says."""
     for group, name in itertools.product(groups, names):
@@ -244,17 +221,17 @@ def _column(metadata: pq.FileMetaData, group: int, name: str) -> pq.ColumnChunkM
     return metadata.row_group(group).column(paths.index(name))
 
 
-def _metadata(path: str, stored: StoredFile | None) -> pq.FileMetaData:
+def _footer(path: str, stored: StoredFile | None) -> tuple[pq.FileMetaData, pa.Schema]:
     if stored is not None:
-        return _metadata_of_version(path, stored)
+        return _footer_of_version(path, stored)
     status = os.stat(path)
-    return _metadata_of_version(path, None, status.st_mtime_ns, status.st_size)
+    return _footer_of_version(path, None, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=8)
-def _metadata_of_version(path: str, stored: StoredFile | None, *version: int) -> pq.FileMetaData:
+def _footer_of_version(path: str, stored: StoredFile | None, *version: int) -> tuple[pq.FileMetaData, pa.Schema]:
     """Cached: the footer of a file of thousands of row groups is large, and each of its chunks needs it."""
     del version
     source = open_columns(path, stored)
-    with faults_of_store(path, source):
-        return pq.read_metadata(source)
+    with faults_of_store(path, source), pq.ParquetFile(source, pre_buffer=False) as file:
+        return file.metadata, file.schema_arrow
