@@ -64,7 +64,7 @@ _OTHER_TIMES = (  # than that of the event
 _NEITHER = (  # what is said of users, items and servers
     "type|kind|class|segment|group|role|level|tier|plan|status|state|country|city|region|language|lang|locale|gender|sex"
     "|age|birth|year|model|os|brand|version|platform|count|total|sum|score|rating|amount|price|quantity|size|length"
-    "|duration|latency|elapsed|bytes|method|port|protocol|referer|referrer|agent|server|service|upstream|backend"
+    "|duration|latency|elapsed|bytes|method|protocol|referer|referrer|agent|server|service|upstream|backend"
     "|destination|ssl|flag|is|has|casual|position|rank|depth|width|height|s ip|cs cookie"
 )
 _SHAPES = {
@@ -83,7 +83,7 @@ _DATES = (
     *(mark.join(order) for mark in "./-" for order in (("%d", "%m", "%y"), ("%m", "%d", "%y"), ("%y", "%m", "%d"))),
     *("%d/%b/%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%a, %d %b %Y"),
 )
-_CLOCK_FORMS = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M%S")
+_CLOCK_FORMS = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M%S")
 _YEAR_AT_THE_END = ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y")
 
 

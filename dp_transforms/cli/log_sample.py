@@ -279,7 +279,7 @@ def as_csv(source: str) -> str | None:
     else:
         lines = [line for line in lines if re.match(r'[^"]*"[A-Z]+ [^ "]', line)]  # the request is the first quote
         words, parts = [re.findall(r"[^ \t]+", line) for line in lines], [re.split(r"[][]", line) for line in lines]
-        clock_shape = r"(?:[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:|[0-9]{4}-[0-9]{2}-[0-9]{2}T)[0-9]{2}:"
+        clock_shape = r"(?:[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}[: ]|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ])[0-9]{2}:"
         bracket, word = _place(parts, clock_shape), _place(words, clock_shape)
         if not bracket and not word:
             return None
@@ -294,7 +294,12 @@ def as_csv(source: str) -> str | None:
 
 
 def _place(lines: Sequence[Sequence[str]], shape: str) -> int:
-    """The number, from 1, of the part that has this shape in most lines; 0 if there is none."""
-    seen = Counter(at for parts in lines for at, part in enumerate(parts[:30], 1) if re.match(shape, part))
-    best = min(seen, key=lambda at: (-seen[at], at), default=0)
-    return best if 2 * seen[best] > len(lines) else 0
+    """The number, from 1, of the part that has this shape in most lines, and not the same value in all; 0 if there is
+    none."""
+    seen: dict[int, Counter[str]] = {}
+    for parts in lines:
+        for at, part in enumerate(parts[:30], 1):
+            if re.match(shape, part):
+                seen.setdefault(at, Counter())[part] += 1
+    usual = [at for at, values in seen.items() if 2 * values.total() > len(lines)]
+    return min(usual, key=lambda at: (len(seen[at]) < 2, -seen[at].total(), at), default=0)

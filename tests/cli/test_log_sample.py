@@ -47,6 +47,8 @@ BALANCER = "http 2026-02-20T22:{1:02}:00.186641Z app/lb/5 198.51.100.{0}:2817 10
 ACCESS_LOGS = {
     "combined": ("", f"198.51.100.{{}} - an na [{CLOCK}] {REQUEST}\n"),
     "virtual host first": ("", f"www.example.org:443 198.51.100.{{}} - - [{CLOCK}] {REQUEST}\n"),
+    "virtual host by address": ("", f"192.0.2.1:443 198.51.100.{{}} - - [{CLOCK}] {REQUEST}\n"),
+    "blank before the clock": ("", f"198.51.100.{{}} - - [20/Feb/2026 08:{{:02}}:00] {REQUEST}\n"),
     "names of hosts": ("", f"pc{{}}.example.org - - [{CLOCK}] {REQUEST}\n"),
     "HAProxy": ("", f"{HAPROXY} {REQUEST}\n"),
     "load balancer": ("", f"{BALANCER} {REQUEST}\n"),
