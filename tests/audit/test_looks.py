@@ -8,13 +8,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.core.planned_run import PlannedRun
 from tests.audit.payments import broken_rules
-from tests.audit.sampled_looks import empty_purse_trials, known_items, looks_trials, new_items
-from tests.audit.scenes import SceneWeights
+from tests.audit.sampled_looks import looks_trials
 from tests.audit.statistics import FALSE_ALARM, binomial_p_value, multinomial_p_value, smallest
 from tests.helpers.audited_names import audited_plan, law_of, p_values_of, run_settings
 from tests.helpers.charging_rules import ChargingRules
@@ -54,38 +52,6 @@ def test_the_real_code_overdraws_no_purse():
     assert all(0.99 < share <= 1 for share in shares.values())
 
 
-def test_the_scenes_show_what_they_are_made_for():
-    """Items that are known, held by x' alone and by nobody; all levels; and weights as the real rules choose them."""
-    plan = audited_plan()
-    mechanism, law = ChargingRules.of_plan(plan), law_of(plan)
-    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.followed_for, 3600)
-    assert (replay.in_order, stream.in_order) == (False, True)
-    for scene in (replay, stream):
-        assert [cell.others > 0 for cell in scene.cells] == [True, False, True, False, False]
-        assert all(cell.by_user for cell in scene.cells)
-        assert scene.threshold - scene.followed_threshold == plan.threshold - plan.followed_threshold
-        weights = SceneWeights.of_scene(scene, mechanism, 3600)
-        crowd = weights.sum_of(scene.cells[0], with_user=False)
-        assert law.tail(scene.threshold - crowd) > 0.999
-    assert levels.spacing == plan.paid_contributions.spacing
-    sums = [SceneWeights.of_scene(levels, mechanism, 3600).sum_of(cell, with_user=False) for cell in levels.cells]
-    margins = [levels.threshold + n * plan.paid_contributions.spacing - total for n, total in enumerate(sums)]
-    assert max(map(abs, margins)) <= mechanism.looks_list.weights[-1]
-
-
-def test_an_item_that_is_named_when_the_purse_is_empty_is_found():
-    """In the window after the one for which the purse was spent, one item of one copy."""
-    plan = audited_plan()
-    trials = {each.scene.name: each for each in empty_purse_trials(ChargingRules.of_plan(plan), law_of(plan), RUNS)}
-    trial = trials["empty purses in a stream"]
-    levels = np.zeros((trial.copies, trial.scene.windows, trial.scene.items), dtype=np.int64)
-    name = "empty purses in a stream, next window"
-    assert dict(trial.p_values({True: levels}))[name] == 1
-    levels[-1, 1, -1] = 1
-    assert dict(trial.p_values({True: levels}))[name] == 0
-    assert trials["empty purses in a replay"].scene.windows == 1
-
-
 # --- What workers get
 
 
@@ -112,25 +78,6 @@ def _at_least(successes, runs, probability):
     return math.fsum(
         math.comb(runs, k) * probability**k * (1 - probability) ** (runs - k) for k in range(successes, runs + 1)
     )
-
-
-@pytest.mark.parametrize("masses", [(0.5, 0.5), (0.9, 0.1), (0.97, 0.02, 0.01)])
-def test_a_false_alarm_is_as_rare_as_it_says_far_out_in_the_tail(masses):
-    """Exactly: of two bins, by the sum over all counts; of three, each bin by itself. A chi-squared test is wrong ten
-    times as often at 1e-8 where 50 are expected."""
-    runs = 5_000
-    for share in (1e-3, 1e-6, 1e-8):
-        if len(masses) == 2:
-            counts = np.arange(runs + 1)
-            law = stats.binom.pmf(counts, runs, masses[0])
-            near = np.flatnonzero(law > 1e-16)
-            p_values = np.array([multinomial_p_value([n, runs - n], masses) for n in near.tolist()])
-            assert law[near][p_values < share].sum() <= share
-        else:
-            least = int(stats.binom.isf(share / 2 / 3, runs, masses[2]))
-            rest = np.array(masses[:2]) / sum(masses[:2]) * (runs - least + 5)
-            assert multinomial_p_value([*rest.round(), least - 5], masses) > share
-            assert multinomial_p_value([*rest.round(), 2 * least], masses) < share
 
 
 def test_another_law_is_found():

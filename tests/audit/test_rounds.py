@@ -6,7 +6,6 @@ A sound plan passes, and each fault that is planted is found by its check; those
 import dataclasses
 import functools
 
-import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
@@ -142,36 +141,3 @@ def test_other_budgets_of_rounds_are_found_by_what_is_named(units):
     plan = trial_of(plan_in_rounds())
     rounds = dataclasses.replace(plan.paid_rounds, units=tuple(int(share * BUDGET_UNITS) for share in units))
     assert _found(dataclasses.replace(plan, rounds=rounds))[0] < FALSE_ALARM
-
-
-def test_the_scenes_show_what_they_are_made_for():
-    """Lone holders that are named in their block and not, pairs that nobody holds, and levels."""
-    rounds, levels = _trials(plan_in_rounds())
-    assert [cell.others > 0 for cell in rounds.scene.cells] == [False, True, True, False]
-    assert [cell.by_user for cell in rounds.scene.cells] == [True, True, False, False]
-    assert rounds.scene.windows > 1
-    assert rounds.scene.false_names < 0.01 * rounds.copies * rounds.scene.windows * rounds.scene.items
-    plan = plan_in_rounds()
-    mechanism, law, (cell,) = ChargingRules.of_plan(plan), law_of(plan), levels.scene.cells
-    total = cell.others * mechanism.rounds[1].replay_weight(1)
-    threshold = law.smallest_margin(0.003)
-    assert law.tail(threshold - total) > 0.99
-    assert 0.1 < law.tail(threshold + mechanism.spacing - total) < 0.9
-
-
-def test_what_was_not_drawn_for_must_not_be_named():
-    """A pair of an item that was not named in its block, and one that was named in a round before."""
-    rounds, _ = _trials(plan_in_rounds())
-    quiet = np.zeros((4, rounds.copies, rounds.scene.windows, rounds.scene.items), dtype=np.int64)
-    for is_candidate, number, found in ((False, 1, True), (True, 1, False), (True, 2, False)):
-        levels = quiet.copy()
-        levels[0, 0, 0, 0] = is_candidate
-        levels[number, 0, 2, 0] = 100
-        assert _is_not_drawn_for(rounds, levels, number) == found
-    levels[1, 0, 2, 0] = 100
-    assert _is_not_drawn_for(rounds, levels, 2)
-
-
-def _is_not_drawn_for(trial, levels, number):
-    p_values = dict(trial.p_values({True: levels, False: np.zeros_like(levels)}))
-    return p_values[f"rounds, round {number}, what is not drawn for, with the user"] == 0

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import itertools
 import json
 import pathlib
 import re
@@ -18,11 +17,9 @@ from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
 from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
 from tests.helpers.calibrated_plans import calibrated_plan
-from tests.helpers.oracle import oracle_reports
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
 from tests.helpers.shh_here import said
 from tests.helpers.shh_process import python, shh
-from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("terminal")
@@ -67,24 +64,6 @@ def test_the_latest_windows_are_shown_unless_asked_otherwise(show):
     assert show(many(3), "--last", "0")[2] == 2
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_the_hits_that_a_user_can_have_paid_are_those_of_the_windows_so_far(mode):
-    """Of a run with 6 hits and at most 3 in a window; counted here from what each window published."""
-    plan = small_plan(mode=mode, hits_per_user=6)
-    reports = oracle_reports(random_log(plan, seed=3), settings_of(plan), SECRET)
-    charged = [sum(found.zone != ABOVE for found in each.heavy_hitters) for each in reports]
-    paid = itertools.accumulate(min(3, number) for number in charged)
-    expected = [min(6, number) for number in paid]
-    assert expected[0] < expected[-1]
-    stored = json.loads(plan.to_json())
-    shown = rendered(reports, plan=stored)
-    assert [int(number) for number in re.findall(r"≤(\d+) of 6", shown)] == expected
-    assert f"<={expected[0]} of 6" in rendered(reports[:1], plan=stored, ascii_only=True)
-    other_hits = [{**stored, "hits": {**stored["hits"], "per_user": hits}} for hits in (7, 10**9)]
-    for hostile in (*other_hits, {**stored, "hits": 3}, {**stored, "delta": []}, {}):
-        assert "hits paid" not in rendered(reports, plan=hostile)
-
-
 HITS = {"hits-with-counts": 10, "kms21": 40, "hits": 1}
 
 
@@ -113,6 +92,12 @@ def test_hits_paid_are_exact_also_where_the_running_estimate_is_the_same(mode, k
         assert shown(windows)[-8:] == expected[-8:], "the first figure says what was paid before"
     for first in (1, len(windows) - 2):
         assert all(found >= number for found, number in zip(shown(windows[first:]), expected[first:], strict=True))
+    assert f"<={expected[0]} of {most}" in rendered(
+        windows, plan=stored, with_epsilon=True, ascii_only=True, are_all=True
+    )
+    other_hits = [{**stored, "hits": {**stored["hits"], "per_user": hits}} for hits in (most + 1, 10**9)]
+    for hostile in (*other_hits, {**stored, "hits": 3}, {**stored, "delta": []}, {}):
+        assert "hits paid" not in rendered(windows, plan=hostile, with_epsilon=True)
 
 
 def test_json_holds_all_records_in_time_order_and_nothing_else(show):
