@@ -16,6 +16,7 @@ from dp_transforms.runs.lifetime_cost import from_delta_units, from_epsilon_unit
 from dp_transforms.runs.records import Balance, Part, Run, Status, amount
 from dp_transforms.views.report_words import is_ascii_only, label_text
 
+_AMOUNTS = tuple(f"{what}_{of}" for of in ("epsilon", "delta") for what in ("max", "spent", "left"))
 _ANY_WIDTH = 1_000_000  # what a table would take if the terminal were so wide
 
 RunWithParts = tuple[Run, list[Part]]
@@ -92,12 +93,7 @@ def json_of(balances: Sequence[Balance], runs: Sequence[RunWithParts]) -> str:
             "rule": balance.population.kind,
             "order": balance.population.order or None,
             "declared_at": balance.population.declared_at,
-            "max_epsilon": _exact(balance.max_epsilon),
-            "spent_epsilon": _exact(balance.spent_epsilon),
-            "left_epsilon": _exact(balance.left_epsilon),
-            "max_delta": _exact(balance.max_delta),
-            "spent_delta": _exact(balance.spent_delta),
-            "left_delta": _exact(balance.left_delta),
+            **{name: _exact(getattr(balance, name)) for name in _AMOUNTS},
             "runs": by_population.get(balance.population.name, []),
         }
         for balance in balances
@@ -126,10 +122,7 @@ def _run_fields(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
                 "end_window": part.end_window,
                 "status": str(part.status),
                 "input": part.input_fingerprint,
-                "state_before": part.state_before,
-                "state_after": part.state_after,
-                "who": part.who,
-                "reserved_at": part.reserved_at,
+                **{name: getattr(part, name) for name in ("state_before", "state_after", "who", "reserved_at")},
                 "started_at": part.started_at or None,
                 "finished_at": part.finished_at or None,
             }

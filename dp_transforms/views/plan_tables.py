@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import ChargedHits, PaidContributions
+from dp_transforms.plan.records import PaidContributions
 from dp_transforms.views.plan_words import FOLLOWED, FOUND, NEW, FoundFrom, in_a_sentence, why
 
 _HITS = (1, 3, 10, 30)
@@ -129,9 +129,11 @@ def _notes(found: FoundFrom) -> list[str]:
 
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     own = _charging_lines(plan) if plan.contributions is None else _names_lines(plan, plan.contributions)
+    if plan.domain_size:
+        alone = f"{plan.expected_false_reports:.2g} reports of items that nobody holds in the whole run"
+        own = [*own, ("public items", f"{plan.domain_size:,} items; about {alone}")]
     return [
         *own,
-        *([("public items", _public_text(plan))] if plan.domain_size else []),
         ("delta, charged results" if plan.contributions is None else "delta, contributions", f"{plan.shares.paid:.4g}"),
         ("delta, items of one user", f"{plan.delta_open:.4g}"),
         ("delta, hash collisions", f"{plan.shares.hash:.2g}"),
@@ -178,31 +180,15 @@ def _names_lines(plan: Plan, looks: PaidContributions) -> list[tuple[str, str]]:
 
 
 def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
-    hits = plan.charged_hits
+    hits, threshold = plan.charged_hits, f"{plan.threshold:,}"
+    noise = f"scale {hits.noise.scale:.2f} ({hits.epsilon_per_query:g} = epsilon per query)"
+    if hits.wide is not None:
+        scales = f"W of scale {hits.noise.scale:,.0f} and V of scale {1 / hits.epsilon_per_query:,.0f}"
+        noise = f"W + min(V, {hits.wide.cap:,}), {scales}"
+    if hits.zone_width:
+        threshold += f" (charged zone: {threshold} to {plan.threshold + hits.zone_width - 1:,})"
     return [
         ("chosen", f"{plan.charge_in_words}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
-        ("noise", _noise_text(hits)),
-        ("threshold", _threshold_text(plan.threshold, hits.zone_width)),
+        ("noise", noise),
+        ("threshold", threshold),
     ]
-
-
-def _noise_text(hits: ChargedHits) -> str:
-    if hits.wide is not None:
-        return (
-            f"W + min(V, {hits.wide.cap:,}), W of scale {hits.noise.scale:,.0f} and V of scale"
-            f" {1 / hits.epsilon_per_query:,.0f}"
-        )
-    return f"scale {hits.noise.scale:.2f} ({hits.epsilon_per_query:g} = epsilon per query)"
-
-
-def _threshold_text(threshold: int, zone_width: int) -> str:
-    if zone_width == 0:
-        return f"{threshold:,}"
-    return f"{threshold:,} (charged zone: {threshold:,} to {threshold + zone_width - 1:,})"
-
-
-def _public_text(plan: Plan) -> str:
-    return (
-        f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
-        " whole run"
-    )

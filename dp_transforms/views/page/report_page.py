@@ -13,7 +13,7 @@ import json
 import pathlib
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page.promise import (
+    Budget,
     budget_of,
     chance,
     in_three_sentences,
@@ -34,7 +35,7 @@ from dp_transforms.views.page.promise import (
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
-from dp_transforms.views.plan_words import CONTRIBUTIONS, FOLLOWED, FOUND, found_from, in_a_sentence
+from dp_transforms.views.plan_words import CONTRIBUTIONS, FOLLOWED, FOUND, NEW, found_from, in_a_sentence
 from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, local_text, shown_text
 
 # HTML out of values: everything is escaped, and a document names by hash what its browser may run.
@@ -140,36 +141,37 @@ def report_page(
     the page again each minute. Raises UserError for a report that is too large for a page.
     """
     plan = plan_of(header)
-    columns = report_columns(reports, plan, titles)
+    columns, budget = report_columns(reports, plan, titles), budget_of(plan, reports)
+    signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
+    data = {
+        "columns": columns.as_json(),
+        "zone": str(zone),
+        "unit": header.unit,
+        "strength": _strength_title(state.text for state in columns.states),
+        "goes_on": goes_on,
+    }
     page = document(
         "page.html",
         asset("page.css"),
         [asset(name) for name in _SCRIPTS],
         {
-            **_page_parts(header, reports, plan, columns, title),
-            "summary": escaped(_summary(header, plan, _extent_of(columns), zone, state)),
+            "title": escaped(escape_text(title) or _title(header, plan)),
+            "unit": header.unit,
+            "guarantee": escaped(escape_text(header.guarantee)),
+            "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
+            "rule": escaped(f"{', '.join(signs)}, gone: {columns.rule.in_words} {_sizes(columns)}"),
+            "sections": _sections(header, budget, plan),
+            "summary": escaped(_summary(header, plan, columns, zone, state)),
             "made": _MADE,
-            "data": data_block({**_page_data(header, columns, zone), "goes_on": goes_on}),
+            "data": data_block(data),
         },
     )
-    _check_size(page)
+    if len(page.encode()) > MOST_BYTES:
+        raise UserError(
+            f"the page would have more than {MOST_BYTES >> 20} MB, which no browser shows well. Use --last to show"
+            " fewer windows."
+        )
     return page
-
-
-def _page_parts(
-    header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns, title: str
-) -> dict[str, str]:
-    """What fills the template, as HTML."""
-    budget = budget_of(plan, reports)
-    signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
-    return {
-        "title": escaped(escape_text(title) or _title(header, plan)),
-        "unit": header.unit,
-        "guarantee": escaped(escape_text(header.guarantee)),
-        "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
-        "rule": escaped(f"{', '.join(signs)}, gone: {columns.rule.in_words} {_sizes(columns)}"),
-        "sections": _sections(header, reports, plan),
-    }
 
 
 def _sizes(columns: ReportColumns) -> str:
@@ -189,25 +191,6 @@ def _title(header: ReportHeader, plan: Plan | None) -> str:
     return sentence_case(what) if header.stream == _UNNAMED else f"{shown_text(header.stream)}: {what}"
 
 
-def _page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
-    """What the scripts of a page read."""
-    return {
-        "columns": columns.as_json(),
-        "zone": str(zone),
-        "unit": header.unit,
-        "strength": _strength_title(state.text for state in columns.states),
-    }
-
-
-def _check_size(page: str) -> None:
-    """Raises UserError for a page that no browser shows well."""
-    if len(page.encode()) > MOST_BYTES:
-        raise UserError(
-            f"the page would have more than {MOST_BYTES >> 20} MB, which no browser shows well. Use --last to show"
-            " fewer windows."
-        )
-
-
 def _strength_title(said: Iterable[str]) -> str:
     """What the height of a bar is in the history of an item. said: of items, in words."""
     texts = " ".join(said)
@@ -218,31 +201,16 @@ def _strength_title(said: Iterable[str]) -> str:
     return "users, with noise" if "about" in texts else "level"
 
 
-class _Extent(NamedTuple):
-    """How much a page shows. windows: those with a heavy item. start, end: microseconds since 1970 UTC; of no meaning
-    without windows."""
-
-    items: int
-    windows: int
-    start: int
-    end: int
-
-
-def _extent_of(columns: ReportColumns) -> _Extent:
-    windows = columns.windows
-    if not windows.count:
-        return _Extent(0, 0, 0, 0)
-    end = int(windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max())
-    return _Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
-
-
-def _summary(header: ReportHeader, plan: Plan | None, extent: _Extent, zone: datetime.tzinfo, state: str) -> str:
+def _summary(header: ReportHeader, plan: Plan | None, columns: ReportColumns, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
-    declared = "" if plan is None else f"The run has {counted(plan.schedule.horizon, 'window')}."
-    if not extent.windows:
+    declared, windows = "", columns.windows
+    if plan is not None:
+        declared = f"The run has {counted(plan.schedule.horizon, 'window')}."
+    if not windows.count:
         return f"No item was named. {declared} {state}".strip()
-    start, end = local_text(extent.start, zone), local_text(extent.end, zone)
-    named = named_in_words(extent.items, extent.windows, header.unit)
+    ends = windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max()
+    start, end = (local_text(int(micros), zone) for micros in (windows.starts[0], ends))
+    named = named_in_words(len(columns.labels), len(np.unique(columns.window)), header.unit)
     return f"{named} from {start} to {end} ({zone}). {declared} {state}".strip()
 
 
@@ -252,8 +220,7 @@ def named_in_words(items: int, windows: int, unit: str) -> str:
     return f"{named} in {counted(windows, unit)}"
 
 
-def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None) -> str:
-    budget = budget_of(plan, reports)
+def _sections(header: ReportHeader, budget: Budget | None, plan: Plan | None) -> str:
     promised = listed(in_three_sentences(budget), "ol") if budget else "<p>The report does not state a budget.</p>"
     parts = [
         _section("promise", "What is promised to each person", promised),
@@ -275,35 +242,27 @@ def _section(name: str, title: str, content: str) -> str:
     return f'<section aria-labelledby="{name}"><h2 id="{name}">{escaped(title)}</h2>{content}</section>'
 
 
-def unseen_table(plan: Plan) -> str:
-    """From how many users on an item is found, by how active they are."""
-    found = found_from(plan, CONTRIBUTIONS)
-    if plan.contributions is None:
-        return ""
-    new, followed = "a new item", "a followed item (named lately)"
-    if plan.rounds is not None:
-        new, followed = "an item of one window alone", "an item named in its block of windows"
-    head = ["contributions (window, item) of each of its users in the whole run", new, followed]
-    rows = [
-        [f"{each:,}", *(f"{row[each]:,} users" for row in found.values())]
-        for each in CONTRIBUTIONS
-        if each <= plan.contributions.most_tests
-    ]
-    return table(
-        "An item with fewer users in a window than this may be missing; with so many it is found with"
-        f" {100 * FOUND:.0f} %.",
-        head[: 3 if FOLLOWED in found else 2],
-        rows,
-    )
-
-
 def _unseen(plan: Plan | None) -> str:
+    """From how many users on an item is found, by how active they are."""
     if plan is None:
         return (
             "<p>This version of shh cannot read the plan of the report, so it cannot tell from how many users on an"
             " item is found.</p>"
         )
-    return f"<p>{escaped(sentence_case(in_a_sentence(plan)))}</p>{unseen_table(plan)}"
+    in_short = f"<p>{escaped(sentence_case(in_a_sentence(plan)))}</p>"
+    if plan.contributions is None:
+        return in_short
+    new, followed = "a new item", "a followed item (named lately)"
+    if plan.rounds is not None:
+        new, followed = "an item of one window alone", "an item named in its block of windows"
+    found = found_from(plan, (each for each in CONTRIBUTIONS if each <= plan.paid_contributions.most_tests))
+    head = ["contributions (window, item) of each of its users in the whole run", new, followed]
+    caption = (
+        "An item with fewer users in a window than this may be missing; with so many it is found with"
+        f" {100 * FOUND:.0f} %."
+    )
+    rows = [[f"{each:,}", *(f"{row[each]:,} users" for row in found.values())] for each in found[NEW]]
+    return in_short + table(caption, head[: 3 if FOLLOWED in found else 2], rows)
 
 
 def sentence_case(text: str) -> str:
