@@ -67,7 +67,6 @@ def job_of(ours: argparse.Namespace) -> StreamJob:
         public_items=ours.public_items,
         sink=output_of(ours),
         dead_letter=ours.dead_letter,
-        shards=None,
         stop_file=ours.stop_file,
     )
 

@@ -154,19 +154,13 @@ def last_closed(schedule: WindowSchedule, time: Timestamp) -> int:
     return int(after_first // (schedule.slide_seconds * MICROS_PER_SECOND))
 
 
-class InClosingWindows(beam.PTransform):
+@beam.ptransform_fn
+def in_closing_windows(packed: beam.PCollection, schedule: WindowSchedule) -> beam.PCollection:
     """``(KeyedCell, blob)`` of a stream -> the same in the windows of Beam by which windows are closed."""
-
-    def __init__(self, schedule: WindowSchedule) -> None:
-        super().__init__()
-        self._schedule = schedule
-
-    def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        schedule = self._schedule
-        windows = FixedWindows(Duration(seconds=schedule.slide_seconds), closing_time(schedule, 0))
-        stamped = packed | "Stamp" >> beam.Map(_stamped, schedule)
-        stamped.element_type = packed.element_type
-        return stamped | "InClosingWindows" >> beam.WindowInto(windows)
+    windows = FixedWindows(Duration(seconds=schedule.slide_seconds), closing_time(schedule, 0))
+    stamped = packed | "Stamp" >> beam.Map(_stamped, schedule)
+    stamped.element_type = packed.element_type
+    return stamped | "InClosingWindows" >> beam.WindowInto(windows)
 
 
 def _stamped(
@@ -179,25 +173,22 @@ def _stamped(
     return TimestampedValue(packed, Timestamp(micros=min(max(timestamp.micros, first), end - _MILLISECOND)))
 
 
-class WithStarts(beam.PTransform):
+@beam.ptransform_fn
+def with_starts(
+    packed: beam.PCollection, schedule: WindowSchedule, cut: Sharding, keys: Sequence[str]
+) -> beam.PCollection:
     """Packed columns by `KeyedCell`, and an empty blob for each one that there may be under these keys: those to which
     nothing comes act, too.
 
     Followed items, and public ones, are tested in every window. On a stream the starts of all windows are put in at the
     beginning, before the watermark can pass one.
     """
-
-    def __init__(self, schedule: WindowSchedule, cut: Sharding, keys: Sequence[str]) -> None:
-        super().__init__()
-        self._schedule, self._cut, self._keys = schedule, cut, keys
-
-    def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        once = packed.pipeline | "Once" >> beam.Impulse()
-        starts = once | "Starts" >> beam.FlatMap(_starts, self._schedule.horizon, self._cut, self._keys)
-        starts.element_type = packed.element_type
-        if not packed.is_bounded:
-            starts = starts | "ByWatermark" >> InClosingWindows(self._schedule)
-        return (packed, starts) | "Join" >> beam.Flatten()
+    once = packed.pipeline | "Once" >> beam.Impulse()
+    starts = once | "Starts" >> beam.FlatMap(_starts, schedule.horizon, cut, keys)
+    starts.element_type = packed.element_type
+    if not packed.is_bounded:
+        starts = starts | "ByWatermark" >> in_closing_windows(schedule)
+    return (packed, starts) | "Join" >> beam.Flatten()
 
 
 def _starts(once: bytes, windows: int, cut: Sharding, keys: Sequence[str]) -> Iterator[tuple[KeyedCell, bytes]]:
@@ -206,7 +197,8 @@ def _starts(once: bytes, windows: int, cut: Sharding, keys: Sequence[str]) -> It
             yield from (((key, number, shard), b"") for key in keys)
 
 
-class GroupOnce(beam.PTransform):
+@beam.ptransform_fn
+def group_once(pairs: beam.PCollection, *, are_started: bool = False) -> beam.PCollection:
     """GroupByKey, whose groups are complete and come once: a second pane of a window is dropped.
 
     Engines that keep to Beam's model send none, since late elements are dropped; the DirectRunner does (apache/beam
@@ -215,16 +207,10 @@ class GroupOnce(beam.PTransform):
     are_started: each group has an empty blob, its start. One without a start is late, and dropped: its window was
     closed before.
     """
-
-    def __init__(self, *, are_started: bool = False) -> None:
-        super().__init__()
-        self._are_started = are_started
-
-    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
-        groups = pairs | "Group" >> beam.GroupByKey()
-        once = groups | "Once" >> beam.Filter(_is_whole, self._are_started)
-        once.element_type = groups.element_type
-        return once
+    groups = pairs | "Group" >> beam.GroupByKey()
+    once = groups | "Once" >> beam.Filter(_is_whole, are_started)
+    once.element_type = groups.element_type
+    return once
 
 
 def _is_whole(group: tuple[Any, Iterable[bytes]], are_started: bool, pane: Any = beam.DoFn.PaneInfoParam) -> bool:

@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.assign_windows import KeyedCell, WithStarts
+from dp_transforms.beam.assign_windows import KeyedCell, with_starts
 from dp_transforms.beam.workers import add_counts
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions
@@ -56,7 +56,7 @@ class ReleaseAtOnce(beam.PTransform):
             to = self._cuts.windows if number == len(rounds) else cut
             sums = users | f"Users{name}" >> run_step(AtOnceStep(of_users, cut, cut), key, named)
             if of_items.public_items is not None:  # never in rounds: FnApiRunner gets stuck with starts and side inputs
-                sums = sums | f"AllShards{name}" >> WithStarts(run.plan.schedule, cut, [run.stream])
+                sums = sums | f"AllShards{name}" >> with_starts(run.plan.schedule, cut, [run.stream])
             items = sums | f"GroupItems{name}" >> beam.GroupByKey()
             find = AtOnceStep(of_items, cut, Sharding(to.windows_per_range, 1))
             found = items | f"Items{name}" >> run_step(find, key, named)

@@ -1,6 +1,6 @@
 """In order: the steps of a stream, window after window. Counted messages of users -> reports.
 
-`CountedByWatermark` makes such messages of a stream that Beam reads; `MonitorStream` of the partitions of a source.
+`counted_by_watermark` makes such messages of a stream that Beam reads; `MonitorStream` of the partitions of a source.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import (
-    GroupOnce,
-    InClosingWindows,
     KeyedCell,
-    WithStarts,
+    group_once,
+    in_closing_windows,
     in_global_window,
     max_timestamp,
+    with_starts,
 )
 from dp_transforms.beam.threshold_monitor import charge_windows
 from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, PROGRESS, Progress, Turns, store
@@ -43,12 +43,16 @@ from dp_transforms.core.stage import (
 from dp_transforms.core.state_chunks import Kind, entries_of_chunk, pack_chunk, unpack_chunk
 from dp_transforms.core.steps import RunStages
 from dp_transforms.core.window_report import WindowReport
+from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports.report_records import RunEnded
 
 ENDED, REPORTS = "ended", "reports"
 
 
-class CountedByWatermark(beam.PTransform):
+@beam.ptransform_fn
+def counted_by_watermark(
+    packed: beam.PCollection, schedule: WindowSchedule, cut: Sharding, stream: str
+) -> beam.PCollection:
     """``(KeyedCell, packed contributions)`` of a stream that Beam reads, under the stream of the run -> ``(shard,
     message)`` of one sender, in the GlobalWindow.
 
@@ -57,17 +61,10 @@ class CountedByWatermark(beam.PTransform):
     items are tested in every window, what is announced must not show who was there, and no user can decide whether
     late events of others count.
     """
-
-    def __init__(self, run: PlannedRun, cut: Sharding) -> None:
-        super().__init__()
-        self._run, self._cut = run, cut
-
-    def expand(self, packed: beam.PCollection) -> beam.PCollection:
-        schedule = self._run.plan.schedule
-        closing = packed | "InClosingWindows" >> InClosingWindows(schedule)
-        started = closing | "AllWindows" >> WithStarts(schedule, self._cut, [self._run.stream])
-        groups = started | "GroupUsers" >> GroupOnce(are_started=True)
-        return in_global_window(groups | "Announce" >> beam.FlatMap(_announced).with_output_types(ToShard))
+    closing = packed | "InClosingWindows" >> in_closing_windows(schedule)
+    started = closing | "AllWindows" >> with_starts(schedule, cut, [stream])
+    groups = started | "GroupUsers" >> group_once(are_started=True)
+    return in_global_window(groups | "Announce" >> beam.FlatMap(_announced).with_output_types(ToShard))
 
 
 def _announced(group: tuple[KeyedCell, Iterable[bytes]]) -> Iterator[ToShard]:

@@ -149,7 +149,7 @@ def _started(pipeline: beam.Pipeline) -> PipelineResult:
 class StreamJob:
     """A stream, and where its reports go.
 
-    source, clock, plan, noise_key, run_id, stream, public_items, shards, stop_file: as in `MonitorStream`.
+    source, clock, plan, noise_key, run_id, stream, public_items, stop_file: as in `MonitorStream`.
     dead_letter: a folder.
     """
 
@@ -162,7 +162,6 @@ class StreamJob:
     public_items: str | None
     sink: ReportSink
     dead_letter: str | None
-    shards: int | None
     stop_file: str | None
 
     @property
@@ -180,7 +179,6 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
         noise_key=job.noise_key,
         run_id=job.run_id,
         stream=job.stream,
-        shards=job.shards,
         public_items=job.public_items,
         # The local runner cannot run loops of timers, on and on: a partition is read in one call.
         driver=LOOP if is_local(options) else TIMERS,

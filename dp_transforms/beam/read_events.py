@@ -194,15 +194,14 @@ def _is_pair(element_type: Any) -> bool:
     return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
 
 
-class CollectEventsOfKeys(beam.PTransform):
+@beam.ptransform_fn
+def collect_events_of_keys(elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
     """``(key, (user, item))`` or ``(key, EventBatch)`` -> ``(batches, rejected)``: PCollections of
     ``(key, EventBatch)`` and ``(key, RejectedEvents)``. Keys are ids by the rule of `event_ids`, as users and items
     are; what has none is rejected under the empty one."""
-
-    def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        collect = beam.ParDo(_CollectEventsOfKeysDoFn()).with_outputs(REJECTED, main="batches")
-        outputs = in_global_window(elements) | "CollectBatches" >> collect
-        return _batches_and_rejected(outputs, tuple[str, EventBatch], tuple[str, RejectedEvents])
+    collect = beam.ParDo(_CollectEventsOfKeysDoFn()).with_outputs(REJECTED, main="batches")
+    outputs = in_global_window(elements) | "CollectBatches" >> collect
+    return _batches_and_rejected(outputs, tuple[str, EventBatch], tuple[str, RejectedEvents])
 
 
 class CollectEventsDoFn(beam.DoFn):

@@ -11,7 +11,7 @@ from apache_beam.transforms.window import WindowFn
 
 from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing
 from dp_transforms.beam.at_once import ReleaseAtOnce, Released
-from dp_transforms.beam.in_order import CountedByWatermark, ReleaseStagesInOrder
+from dp_transforms.beam.in_order import ReleaseStagesInOrder, counted_by_watermark
 from dp_transforms.beam.read_events import CollectEvents, Getter
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.threshold_monitor import MonitorContributions
@@ -146,6 +146,6 @@ class ShiftingHeavyHitters(beam.PTransform):
     def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
         cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._public_items)
         packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cut, self._public_items)
-        messages = packed | "ByWatermark" >> CountedByWatermark(run, cut)
+        messages = packed | "ByWatermark" >> counted_by_watermark(run.plan.schedule, cut, run.stream)
         release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
         return Released((messages | "Release" >> release).reports, None)

@@ -15,19 +15,19 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import (
-    GroupOnce,
-    InClosingWindows,
     KeyedCell,
-    WithStarts,
     assign_windows,
     check_windowing,
     closing_time,
+    group_once,
+    in_closing_windows,
     in_global_window,
     last_closed,
     max_timestamp,
+    with_starts,
 )
 from dp_transforms.beam.at_once import run_step
-from dp_transforms.beam.read_events import CollectEventsOfKeys
+from dp_transforms.beam.read_events import collect_events_of_keys
 from dp_transforms.beam.runner_options import keep_bundles_whole
 from dp_transforms.beam.turns import NEVER, PENDING, PENDING_FAR, PENDING_SOON, PROGRESS, Progress, Waiting, store
 from dp_transforms.beam.workers import operator_counter, operator_gauge, resolve_noise_key
@@ -109,7 +109,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
         keep_bundles_whole(events.pipeline)
         run = PlannedRun(plan=plan, stream="", run_id=self._run_id or fresh_run_id())
-        batches, rejected = events | "CollectEvents" >> CollectEventsOfKeys()
+        batches, rejected = events | "CollectEvents" >> collect_events_of_keys()
         cut = MonitorContributions.cut(plan.schedule, self._shards, is_bounded=events.is_bounded)
         packed = batches | "AssignWindows" >> assign_windows(
             run, noise_key, cut, self._public_items, has_keys=True, keys=keys
@@ -163,17 +163,17 @@ class MonitorContributions(beam.PTransform):
     def expand(self, packed: beam.PCollection) -> beam.PCollection:
         noise_key = self._noise_key
         if not packed.is_bounded:
-            packed = packed | "ByWatermark" >> InClosingWindows(self._schedule)
-        users = packed | "GroupUsers" >> GroupOnce()
+            packed = packed | "ByWatermark" >> in_closing_windows(self._schedule)
+        users = packed | "GroupUsers" >> group_once()
         sums = users | "BoundUsers" >> run_step(self._bound, noise_key)
         if are_public := self._find.stage.public_items is not None:
-            sums = sums | "AllItems" >> WithStarts(self._schedule, self._find.cut, self._keys)
-        items = sums | "GroupItems" >> GroupOnce(are_started=are_public)
+            sums = sums | "AllItems" >> with_starts(self._schedule, self._find.cut, self._keys)
+        items = sums | "GroupItems" >> group_once(are_started=are_public)
         found = items | "FindCandidates" >> run_step(self._find, noise_key)
         due = (
             found
             | "ByKey" >> beam.Map(_by_key).with_output_types(tuple[str, bytes])
-            | "GroupCandidates" >> GroupOnce()
+            | "GroupCandidates" >> group_once()
             | "Due" >> beam.FlatMap(_due, self._schedule, self._monitor.last).with_output_types(Due)
         )
         return in_global_window(due) | "CloseWindows" >> beam.ParDo(self._monitor).with_output_types(KeyedReport)

@@ -106,7 +106,6 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
             public_items=options.public_items,
             sink=sink,
             dead_letter=options.dead_letter,
-            shards=None,
             stop_file=stop_file_of(options.stop_file, sink.folder, is_here=is_here),
         )
         request = StreamRequest(job, runner, is_resumed, options.once)

@@ -71,7 +71,6 @@ class HitEntries(ByUser):
     hits: npt.NDArray[np.uint32]
 
     SCHEMA: ClassVar = {"users": Column(), "hits": Column(WORDS, join=MOST)}
-    ROWS_OF_CHUNK = 700_000
 
 
 class ContributionCounters(EntriesByUser[HitEntries]):

@@ -234,11 +234,6 @@ class ByUser(Table):
 
     users: npt.NDArray[np.uint64]
     ORDER = ("users",)
-    ROWS_OF_CHUNK: ClassVar[int]  # so that a chunk stays under 10 MB
-
-    def to_chunks(self) -> list[bytes]:
-        size = self.ROWS_OF_CHUNK
-        return [self.select(slice(low, low + size)).to_bytes() for low in range(0, len(self), size)]
 
 
 class WindowItems(Table):

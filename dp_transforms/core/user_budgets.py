@@ -127,7 +127,6 @@ class BudgetEntries(ByUser):
         "tests": Column(WORDS, join=MOST),
         "first_windows": Column(WORDS, join=LEAST),
     }
-    ROWS_OF_CHUNK = 400_000
 
     def check(self) -> None:
         check_unpacked(bool((self.left >= 0).all()))

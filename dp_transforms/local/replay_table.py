@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import secrets
 import sys
@@ -34,7 +33,6 @@ from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader
 from dp_transforms.reports.report_records import checked_report
-from dp_transforms.runs.fingerprints import read_key_file
 
 # Tables in memory as logs: DataFrames of pandas, and whatever hands out its rows as Arrow (PyCapsules).
 
@@ -119,9 +117,6 @@ def replay(
     time_unit: str | None = None,
     time_format: str | None = None,
     time_zone: str | None = None,
-    noise_key: str | os.PathLike[str] | None = None,
-    run_id: str | None = None,
-    resume: bool = False,
     stream: str = "events",
     public_items: PublicItems | None = None,
     allow_empty: bool = False,
@@ -131,8 +126,8 @@ def replay(
     """Which items many users had in each window, under differential privacy for each user over all windows together.
 
     Guarantee: the report is (plan.epsilon, plan.delta)-DP for adding or removing one user with all its rows. It is what
-    `shh replay` makes of the same rows with the same plan, key and run id. Errors, warnings and ``rejected`` are for
-    the operator and are not covered.
+    `shh replay` makes of the same rows with the same plan, key and run id; each call is a run of its own, whose key is
+    drawn for it and forgotten. Errors, warnings and ``rejected`` are for the operator and are not covered.
 
     table: a row for each event. A DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB,
         any object with the Arrow PyCapsule interface (``__arrow_c_stream__``), or a list of these. Its events must fit
@@ -143,25 +138,19 @@ def replay(
     user, item, time: names of columns; several of the item, such as ``["country", "page"]``, make one label of their
         values. time_unit, time_format, time_zone: how times are read; a timestamp without a zone is UTC. All as in
         `EventFields`.
-    noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
-        forgotten. run_id: None draws one. Both together are refused without ``resume=True``, which says that the run
-        was begun before and that these are its rows: the same key and run id on other rows would show what differs.
     stream: name in the report. public_items: of a plan with public items, at most 5 MB.
     allow_empty: make a report where no event is in the range, or most rows cannot be read: an empty one too spends the
         whole budget. Then whether there is a report does not depend on the rows, which may be one user's.
     rejected: a list that gets the rows that cannot be read: their numbers, from 1, and why. A warning says how many.
 
-    Raises ValueError for arguments, columns and key files that cannot be used, and, unless allow_empty, if most rows
+    Raises ValueError for arguments and columns that cannot be used, and, unless allow_empty, if most rows
     cannot be read or no event is in the range. Then nothing is drawn. A column of Arrow's type null, as an empty frame
     of pandas has it, is one whose cells are all missing.
     """
     fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
-    _check_name(noise_key, run_id, resume=resume)
     plan = _plan_of(plan, public_items, budget)
-    run_id = fresh_run_id() if run_id is None else run_id
-    check_names(stream=stream, run_id=run_id)
-    secret = _secret_of(noise_key)
-    run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
+    check_names(stream=stream)
+    run = PlannedRun(plan=plan, stream=stream, run_id=fresh_run_id())
     replayed = LocalReplay(run=run, public_items=PublicItemsSource.of_plan(public_items, plan))
     try:
         blocks = list(read_table(table, fields))
@@ -172,31 +161,8 @@ def replay(
     if rejected is not None:
         rejected.extend(bad)
     _check_rows(batches, bad, plan, allow_empty=allow_empty)
-    made = replayed.of_batches(batches, ThisProcess(secret))
-    return Report(ReportHeader.of_plan(plan, run_id, stream), tuple(map(checked_report, made.reports)))
-
-
-def _secret_of(noise_key: object) -> bytes:
-    if noise_key is None:
-        return secrets.token_bytes(32)
-    if not isinstance(noise_key, (str, os.PathLike)):
-        raise ValueError(f"noise_key must be a path or None, got a {type(noise_key).__name__}.")
-    return read_key_file(os.fspath(noise_key))
-
-
-def _check_name(noise_key: object, run_id: object, *, resume: object) -> None:
-    """Raises ValueError for the name of an old run and its key, unless the caller says that it is that run."""
-    if not isinstance(resume, bool):
-        raise ValueError(f"resume must be True or False, got {type(resume).__name__}.")
-    is_named = run_id is not None and noise_key is not None
-    if is_named and not resume:
-        raise ValueError(
-            "run_id cannot be used with noise_key: if both were used again on a log that has changed, both runs would"
-            " draw the same noise, and the two reports would show what changed. Leave run_id out: a fresh one is drawn."
-            " Only to make the report of a run again, from the same rows, give resume=True."
-        )
-    if resume and not is_named:
-        raise ValueError("resume needs noise_key and run_id: those of a run that was begun. Give both, or none.")
+    made = replayed.of_batches(batches, ThisProcess(secrets.token_bytes(32)))
+    return Report(ReportHeader.of_plan(plan, run.run_id, stream), tuple(map(checked_report, made.reports)))
 
 
 def _plan_of(plan: Plan | None, public_items: PublicItems | None, budget: dict[str, Any]) -> Plan:

@@ -14,7 +14,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms import EventBatch, PublicItems, ThresholdMonitorEvolving
-from dp_transforms.beam.assign_windows import GroupOnce, closing_time
+from dp_transforms.beam.assign_windows import closing_time, group_once
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn, batches_of_blobs
 from dp_transforms.core.contributions import bound_contributions
 from dp_transforms.core.item_sums import ItemHolders
@@ -179,7 +179,7 @@ def test_a_group_without_a_start_is_late(monkeypatch):
     """As of a window that was closed, where an engine that went back to a checkpoint takes a late row."""
     counts, seen, pipeline = LocalCounter.install(monkeypatch), Collected(), local_pipeline()
     blobs = pipeline | beam.Create([("started", b""), ("started", b"row"), ("late", b"row")])
-    _ = blobs | GroupOnce(are_started=True) | beam.Keys() | seen.sink()
+    _ = blobs | group_once(are_started=True) | beam.Keys() | seen.sink()
     pipeline.run().wait_until_finish()
     assert (seen.values, counts[LATE_BATCHES]) == (["started"], 1)
 
@@ -225,7 +225,7 @@ def test_a_user_with_an_item_too_many_in_a_second_pane_does_not_count_with_it(mo
     windowed = (
         pipeline | stream.advance_watermark_to_infinity() | beam.WindowInto(beam.window.FixedWindows(60), **trigger)
     )
-    _ = windowed | GroupOnce() | beam.MapTuple(lambda user, items: (user, list(items))) | seen.sink()
+    _ = windowed | group_once() | beam.MapTuple(lambda user, items: (user, list(items))) | seen.sink()
     pipeline.run().wait_until_finish()
     assert seen.values == [("user", ["a"])]
     assert counts[LATE_BATCHES] == 1

@@ -17,7 +17,7 @@ from apache_beam.testing.util import assert_that
 from dp_transforms import EventFields, HeavyHitterRows, LogFolder, read_report, replay
 from dp_transforms.cli import job_words
 from tests.helpers.shh_here import shh
-from tests.helpers.small_runs import key_file
+from tests.helpers.small_runs import drawn_as, key_file
 
 BUDGET = ("--start", "2026-01-01", "--end", "2026-01-03", "--window", "6h", "--epsilon", "8", "--delta", "1e-4")
 WORDS = {"start": "2026-01-01", "end": "2026-01-03", "window": "6h", "epsilon": 8.0, "delta": 1e-4}
@@ -58,9 +58,10 @@ def folder(tmp_path_factory):
 
 def report_of_table(folder, table, like, **more):
     """Of a replay of a table with the noise of that other one."""
-    key, run_id = folder / "noise.key", json.loads(like.splitlines()[0])["header"]["run_id"]
+    run_id = json.loads(like.splitlines()[0])["header"]["run_id"]
     (folder / "table.jsonl").unlink(missing_ok=True)
-    replay(table, noise_key=key, run_id=run_id, resume=True, **WORDS, **more).write(folder / "table.jsonl")
+    with drawn_as(folder / "noise.key", run_id):
+        replay(table, **WORDS, **more).write(folder / "table.jsonl")
     return (folder / "table.jsonl").read_bytes()
 
 

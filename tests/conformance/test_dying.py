@@ -255,7 +255,7 @@ def cut_finely(patch: pytest.MonkeyPatch) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
             patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
-    patch.setattr(user_budgets.BudgetEntries, "ROWS_OF_CHUNK", 5)
+    patch.setattr(user_budgets.BudgetEntries, "to_chunks", lambda entries: list(entries.messages(150)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dp_transforms import RejectedEvents, WindowSchedule, read_report, replay
 from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.shh_here import shh
-from tests.helpers.small_runs import key_file
+from tests.helpers.small_runs import drawn_as, key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = {"start": "2026-01-01", "end": "2026-01-02", "window": "1h", "epsilon": 4.0, "delta": 1e-6}
@@ -91,16 +91,9 @@ def plan_of(mode):
 def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(folder, tmp_path, kind, mode):
     of_command = read_report(folder / f"{mode}.avro")
     rejected: list[RejectedEvents] = []
-    with pytest.warns(UserWarning, match=r"1 of [\d,]+ rows are outside.*; 2 of [\d,]+ rows cannot be read .*operator"):
-        report = replay(
-            as_kind(kind, log()),
-            plan=plan_of(mode),
-            noise_key=folder / "noise.key",
-            run_id=of_command.header.run_id,
-            resume=True,
-            rejected=rejected,
-            **COLUMNS,
-        )
+    told = r"1 of [\d,]+ rows are outside.*; 2 of [\d,]+ rows cannot be read .*operator"
+    with pytest.warns(UserWarning, match=told), drawn_as(folder / "noise.key", of_command.header.run_id):
+        report = replay(as_kind(kind, log()), plan=plan_of(mode), rejected=rejected, **COLUMNS)
     report.write(tmp_path / "report.avro")
     assert (tmp_path / "report.avro").read_bytes() == (folder / f"{mode}.avro").read_bytes()
     assert report == of_command
@@ -168,17 +161,7 @@ def mixed():
         (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
         (lambda: table(), {"user_field": "uid"}, "has no argument 'user_field'"),
         (lambda: table(), {"public_items": "items.txt"}, "public_items must be PublicItems, got a str"),
-        (
-            lambda: table(),
-            {"noise_key": "noise.key", "run_id": "nightly"},
-            "run_id cannot be used with noise_key: if both were used again on a log that has changed, both runs would"
-            " draw the same noise, .* Leave run_id out: .* give resume=True",
-        ),
-        *(
-            (lambda: table(), {"resume": True, **more}, "resume needs noise_key and run_id")
-            for more in ({}, {"run_id": "nightly"}, {"noise_key": "noise.key"})
-        ),
-        (lambda: table(), {"noise_key": "noise.key", "run_id": "r", "resume": "yes"}, "resume must be True or False"),
+        (lambda: table(), {"run_id": "nightly"}, "has no argument 'run_id'"),
     ],
 )
 def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made, more, said):
