@@ -9,16 +9,13 @@ Guarantee: with the noise, thresholds and hits of a plan, the reports of all win
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
 items per user. Source: docs/guarantee.md, "The mechanism of hits" and "Draws in two stages".
 
-**The front.** Candidates are the cells of a shard of items that pass the first stage of their draw (docs/guarantee.md,
-"Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
-below the threshold, it is not published, whatever the counters of its holders are. Only this bit is drawn there. If it
-is set, the sequential stage draws the noise given the bit, by the active holders. The transcript has exactly the
-sequential algorithm's distribution. The noise as printed has no such bit: there every cell is a candidate.
+**The front.** Candidates are the cells of a shard of items that pass the first stage of their draw. If an item stays
+below the threshold with all its holders, it is not published, whatever their counters are. The noise as printed has no
+such stage: there every cell is a candidate.
 
-**One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between
-two queries only a hit can exclude a user. So all are answered together on the first counters. A query is answered again
-at its turn if one of its holders was excluded before it. Noise is a function of the window, the item, its
-active holders and its full count: an answer depends on nothing else, and the result is the same.
+**One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. All are
+answered together on the first counters, and one again at its turn if one of its holders was excluded before it: noise
+is a function of the window, the item, its active holders and its full count, so the result is the same.
 """
 
 from __future__ import annotations
