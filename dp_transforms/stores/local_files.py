@@ -195,7 +195,7 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
         lock = os.open(unlocked / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, lock)
         with contextlib.suppress(OSError):  # a file system may have no locks; then no draft on it is ever removed
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(unlocked, folder)
         yield
 

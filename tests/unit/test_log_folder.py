@@ -20,6 +20,8 @@ from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderPosition, F
 from dp_transforms.logs.streams.stream_source import NEVER
 from tests.helpers.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
 from tests.helpers.folder_tools import (
+    TICK_SECONDS,
+    TIME,
     arrival_of,
     drop,
     events_of,
@@ -32,8 +34,6 @@ from tests.helpers.folder_tools import (
 )
 
 BEGIN = 1_506_826_800_000_000
-TICK_SECONDS = 0.02  # two files that came this long after each other surely have different times
-TIME = "2017-10-01T03:00:00Z"
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 
 
@@ -239,6 +239,14 @@ def test_a_file_that_is_no_log_stops_the_stream_until_it_is_gone(tmp_path, name)
     for again in (reader, open_reader(tmp_path)):
         rest = poll(again, polled.position)
         assert (users_of(rest), rest.rejected) == (["z"], ())
+
+
+def test_a_name_that_is_not_utf8_stops_the_stream(tmp_path):
+    """A position could not be stored with it."""
+    drop(tmp_path, os.fsdecode(b"log\xff.jsonl"), "a")
+    for reader in (open_reader(tmp_path),) * 2:
+        with pytest.raises(StreamError, match=r"log\\udcff\.jsonl: its name is not UTF-8\. Move it out"):
+            poll(reader)
 
 
 @pytest.mark.usefixtures("small_blocks")

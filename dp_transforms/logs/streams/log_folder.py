@@ -232,6 +232,8 @@ class FolderReader:
             return  # it disappeared meanwhile
         if file.ctime_ns < self._since_ns:
             return
+        if not is_utf8(file.name):
+            raise _unreadable_error(self._path(file.name), "its name is not UTF-8.", is_begun=False)
         if self._has_listed or file > self._position.file:
             self._wait_for(file, found)
 
@@ -259,8 +261,6 @@ class FolderReader:
             if now != file:  # it was still being written
                 self._wait_for(now, found)
                 continue
-            if not is_utf8(file.name):
-                raise _unreadable_error(self._path(file.name), "its name is not UTF-8. Rename it.", is_begun=False)
             mtime_ns, size = status.st_mtime_ns, status.st_size
             self._position = FolderPosition(file.ctime_ns, file.name, mtime_ns, size, is_done=False)
             self._blocks = None
