@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--run-id", help=f"the run to resume from its state, with {_STATES}")
     made.add_argument("--dead-letter", help="a folder for lists of the rows that cannot be read")
     made.add_argument("--clock", choices=("arrival", "event"), default="arrival", help="event: to replay history")
+    made.add_argument("--partitions", type=int, help="of a topic, to resume a run after others were added: the first N")
     made.add_argument("--stop-file", help="when it is there, what has come counts, all windows close, and the run ends")
     return made
 
@@ -79,7 +80,13 @@ def source_of(ours: argparse.Namespace) -> tuple[KafkaTopic | LogFolder, StreamC
         folder = LogFolder(ours.input, fields)
         return folder, StreamClock(ours.clock, shown_within_seconds=folder.settle_seconds)
     config, by_broker = ours.kafka_config, ours.clock == "arrival"
-    topic = KafkaTopic(*topic_of(ours.input), fields, client_config_file=config, append_times_only=by_broker)
+    topic = KafkaTopic(
+        *topic_of(ours.input),
+        fields,
+        client_config_file=config,
+        append_times_only=by_broker,
+        first_partitions=ours.partitions,
+    )
     check_topic(topic, clock, tell)
     return topic, clock
 

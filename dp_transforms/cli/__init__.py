@@ -3,8 +3,7 @@
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
 - plan, audit, show, explain, ledger, simulate: each is its command. What is shown: `dp_transforms.views`.
 - replay: its options, what they come to, and what is said of its result. replay_run: its runs, here or by a runner.
-- stream: its options, and its run. stream_request: from the options to all that a run needs. stream_watch: watches a
-  run to its end.
+- stream: its options, and its run. stream_watch: watches a run to its end.
 - doctor: a look at a log. log_sample: some rows of it. log_fields: which field may be user, item, time.
 
 What several share:

@@ -1,22 +1,33 @@
 """``shh stream``: from a live stream to private reports, window by window, in this process or on a runner of Beam.
 
 Builds the pipeline that pipelines/live_stream.py builds, runs it, and watches its reports. With a ledger it pays for
-its whole run when it starts, once for all its restarts.
+its whole run when it starts, once for all its restarts. Errors that can be known beforehand are found before that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import secrets
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
 import click
+from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.beam.jobs import RunningPipeline, build_stream
+from dp_transforms.beam.jobs import RunningPipeline, StreamJob, build_stream
+from dp_transforms.beam.runner_options import (
+    is_local,
+    is_on_dataflow,
+    job_name,
+    resumes,
+    runner_options,
+    workers_are_here,
+)
 from dp_transforms.beam.workers import KeyFile
-from dp_transforms.checks import time_zone
+from dp_transforms.checks import check_names, time_zone
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done, tell
 from dp_transforms.cli.options import (
@@ -24,6 +35,8 @@ from dp_transforms.cli.options import (
     DURATION,
     DURATION_OR_ZERO,
     FIELDS,
+    MAKE_A_KEY,
+    NAMED_WITH_KEY,
     PLAN_FILE,
     STREAM_NAME,
     TITLES,
@@ -31,26 +44,42 @@ from dp_transforms.cli.options import (
     Command,
     Options,
     beam_words,
+    check_account,
+    check_page,
+    check_together,
+    fields_of,
     option,
     rare,
     read_titles,
+    user_errors,
 )
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
-from dp_transforms.cli.plan_options import PLAN
+from dp_transforms.cli.plan_options import PLAN, plan_of_command
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.stream_request import CLOCKS, PRODUCER, StreamRequest, stream_request
-from dp_transforms.cli.stream_watch import StreamPage, StreamWatch
+from dp_transforms.cli.stream_watch import StreamPage, StreamRequest, StreamWatch
+from dp_transforms.core.planned_run import fresh_run_id
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
-from dp_transforms.logs.streams.partition_progress import ARRIVAL
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_progress import ARRIVAL, EVENT, StreamClock
+from dp_transforms.logs.streams.stream_source import StreamSource
+from dp_transforms.plan.rounds import STREAM
+from dp_transforms.reports import ReportSink, sink_of
+from dp_transforms.reports.report_writer import check_same_run
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.records import PartRequest
-from dp_transforms.stores.kafka_client import TOPIC
+from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
+from dp_transforms.stores.local_files import check_folder, open_regular
 
+PRODUCER = "producer"
+CLOCKS = (ARRIVAL, PRODUCER, EVENT)
 _NOTHING_STARTED = "nothing was started"
+_PATHS = ("input", "output", "kafka_config", "dead_letter", "noise_key_file")
 _IN_PROCESS = (
-    "Without --runner this process alone reads the stream, and shows its reports when all windows are closed. If it"
-    " ends before, the run cannot be resumed, and a new one pays its budget again. --runner=PrismRunner shows each"
-    " window as it closes; --runner=FlinkRunner also goes on after a crash (docs/engines.md)."
+    "Without --runner this process alone reads the stream, and shows its reports when all windows are closed; with"
+    " --once it reads what is there now. If it ends before, the run cannot be resumed, and a new one pays its budget"
+    " again. --runner=PrismRunner shows each window as it closes; --runner=FlinkRunner also goes on after a crash"
+    " (docs/engines.md)."
 )
 _CLOCK = (
     "arrival, or event for history. What closes windows: the log's own clock; that of producers, none of them a user;"
@@ -70,12 +99,6 @@ _CLOCK = (
             help="Settings of the Kafka client, NAME=VALUE a line; a file that every worker has.",
         ),
         option(["--clock"], type=click.Choice(CLOCKS), default=ARRIVAL, metavar="CLOCK", help=_CLOCK),
-        rare(
-            ["--partitions"],
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="To resume a run after others were added: the first N alone.",
-        ),
         rare(
             ["--allowed-lateness"],
             type=DURATION_OR_ZERO,
@@ -109,7 +132,6 @@ _CLOCK = (
         TITLES,
         option(["--dead-letter"], metavar="FOLDER", help="Lists of records that cannot be read."),
         STREAM_NAME,
-        rare(["--stop-file"], metavar="FILE", help="When it appears the run is drained. Default: beside --output."),
         option(["--once"], is_flag=True, help="Read what is there now, and end. All windows close."),
         VERBOSE,
     ],
@@ -192,3 +214,183 @@ def _fingerprint_of_key(key: beam.Secret | str | None) -> str:
     with contextlib.suppress(ValueError):
         return key_fingerprint(key.get_secret_bytes())
     return hashlib.sha256(f"noise key at {key.path}".encode()).hexdigest()
+
+
+def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
+    """Asks the broker, starts nothing. words: options of Beam; empty for a stream in this process.
+
+    Raises UserError: one line that names the option and the remedy.
+    """
+    is_resumed = resumes(words)
+    _check_rules(options, is_resumed=is_resumed)
+    _make_absolute(options)
+    check_page(options.html, replaces=True)
+    check_names(stream=options.stream, run_id=options.run_id)
+    run_id = options.run_id or fresh_run_id()
+    with user_errors(ValueError):
+        runner = runner_options(words, job_name=job_name(options.stream, run_id), streaming=True)
+        if is_on_dataflow(runner):
+            raise UserError("a job on Dataflow is built by pipelines/live_stream.py (runners/dataflow).")
+        is_here = workers_are_here(runner)
+        sink = _sink(options, is_here=is_here)
+        _check_places(options, sink, is_here=is_here)
+        source, noise_key = _source(options), _noise_key(options, runner)
+        plan = plan_of_command(options, STREAM)
+        if plan.rounds is not None:
+            raise UserError(
+                "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
+                " again. Make one with `shh plan --use stream`."
+            )
+        job = StreamJob(
+            source=source,
+            clock=_clock(options, source),
+            plan=plan,
+            noise_key=noise_key,
+            run_id=run_id,
+            stream=options.stream,
+            public_items=options.public_items,
+            sink=sink,
+            dead_letter=options.dead_letter,
+            stop_file=stop_file_of(sink.folder, is_here=is_here, once=options.once, is_resumed=is_resumed),
+        )
+        request = StreamRequest(job, runner, is_resumed, options.once)
+        _check_new_or_resumed(request, is_fresh=options.run_id is None)
+    if not is_resumed and options.ledger is None:
+        # A run begins under a name of the operator's only where a ledger knows which names were used with its key.
+        remedy = "Leave --run-id out: a fresh one is drawn. With --ledger, which knows the names, a run may be named."
+        check_together(options, "run_id", excludes="noise_key_file", why=NAMED_WITH_KEY, remedy=remedy)
+    return request
+
+
+def _check_rules(options: Options, *, is_resumed: bool) -> None:
+    """Raises InputError for options that do not go together."""
+    check_account(options)
+    if options.clock == PRODUCER and not is_topic(options.input):
+        raise InputError("clock", f"{PRODUCER} needs a topic as --input.", f"Use {ARRIVAL}.")
+    if not is_topic(options.input) and not is_topic(options.output) and options.kafka_config is not None:
+        raise InputError("kafka_config", "needs a topic as --input or --output.", "Leave it out.")
+    if is_topic(options.input) and options.csv_separator is not None:
+        raise InputError("csv_separator", "needs a folder as --input: it is for files.", "Leave it out.")
+    check_together(options, "titles", needs="html", why="they are for the page")
+    if is_resumed and options.run_id is None:
+        raise InputError("run_id", "must be given for a run that is resumed: the run printed it.")
+
+
+def _make_absolute(options: Options) -> None:
+    """Workers have another current folder. Raises InputError for a URL in the place of a path."""
+    for name in _PATHS:
+        path = getattr(options, name)
+        if path is None or (name in ("input", "output") and is_topic(path)):
+            continue
+        if "://" in path:
+            raise InputError(name, "must be a path, got a URL.", "Mount what it names, and give the path of that.")
+        setattr(options, name, os.path.abspath(path))
+
+
+def _clock(options: Options, source: StreamSource) -> StreamClock:
+    """A folder is read in its order only if it shows each file within its settle time, so a drain need not wait
+    longer. Of another log nothing is known: None is the idle timeout."""
+    shown = min(source.settle_seconds, float(options.idle_timeout)) if isinstance(source, LogFolder) else None
+    return StreamClock(
+        kind=EVENT if options.clock == EVENT else ARRIVAL,
+        allowed_lateness_seconds=options.allowed_lateness,
+        out_of_order_seconds=options.out_of_order,
+        idle_timeout_seconds=options.idle_timeout,
+        shown_within_seconds=shown,
+    )
+
+
+def _source(options: Options) -> StreamSource:
+    fields = fields_of(options)
+    if not is_topic(options.input):
+        return LogFolder(options.input, fields)
+    with user_errors(ValueError, prefix="--input "):
+        servers, topic = topic_of(options.input)
+    by_broker = options.clock == ARRIVAL
+    return KafkaTopic(
+        servers,
+        topic,
+        fields,
+        client_config_file=options.kafka_config,
+        append_times_only=by_broker,
+    )
+
+
+def _sink(options: Options, *, is_here: bool) -> ReportSink:
+    # Settings such as passwords go only to the servers that they were given for.
+    is_for_others = is_topic(options.input) and not have_same_servers(options.input, options.output)
+    with user_errors(ValueError, prefix="--output "):
+        sink = sink_of(options.output, client_config_file=None if is_for_others else options.kafka_config)
+        sink.check_can_be_written(is_local=is_here)
+    return sink
+
+
+def _noise_key(options: Options, runner: PipelineOptions) -> KeyFile | None:
+    path = options.noise_key_file
+    if path is None:
+        if is_local(runner):
+            return None
+        raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}.")
+    key = KeyFile(path)
+    if workers_are_here(runner) or os.path.exists(path):  # else a mount of the workers, who check it
+        key.get_secret_bytes()
+    return key
+
+
+def _check_places(options: Options, sink: ReportSink, *, is_here: bool) -> None:
+    """What must be there before. Raises UserError."""
+    dead_letter, output = options.dead_letter, sink.folder
+    if dead_letter is not None and is_here:
+        with user_errors(ValueError, prefix="--dead-letter "):
+            check_folder(dead_letter)
+    if dead_letter and output:
+        one, other = os.path.realpath(dead_letter), os.path.realpath(output)
+        if one == other or one.startswith(other + os.sep):
+            raise UserError(
+                "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
+            )
+    if not is_topic(options.input) and is_here and not os.path.isdir(options.input):
+        raise UserError(f"--input {options.input} is not a folder. Make it, or name another one.")
+    if options.kafka_config is not None:  # a pipe would be waited for, perhaps forever
+        try:
+            open_regular(options.kafka_config).close()
+        except OSError as error:
+            raise UserError(
+                f"--kafka-config {options.kafka_config} cannot be read: {error.strerror}. Name a regular file."
+            ) from None
+
+
+def stop_file_of(folder: str | None, *, is_here: bool, once: bool, is_resumed: bool) -> str | None:
+    """Beside the folder of reports; else, where all workers are in this process, in a new folder that only this user
+    can enter. None: nobody can request a stop. Raises UserError."""
+    path = None if folder is None else f"{folder}.stop"
+    if path is None and is_here:
+        try:
+            path = os.path.join(tempfile.mkdtemp(prefix="shh-"), "stop")
+        except OSError as error:
+            raise UserError(f"no folder for a stop file can be made: {error.strerror}. Set TMPDIR.") from None
+    if path is None and once:
+        raise InputError("once", "needs a folder as --output, beside which all workers see a stop file.")
+    if path is not None and os.path.lexists(path) and not is_resumed:
+        # A run that is resumed goes on to drain where that was asked for.
+        raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it.")
+    return path
+
+
+def _check_new_or_resumed(request: StreamRequest, *, is_fresh: bool) -> None:
+    """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
+    job = request.job
+    header, _, ended = job.sink.before(job.run_id, is_fresh=is_fresh)
+    if header is None:
+        return
+    if ended is not None:
+        raise UserError(f"--output holds run {header.run_id!r}, which has ended. Start a new run with another one.")
+    if header.run_id != job.run_id:
+        raise UserError(f"--output holds another run, {header.run_id!r}. Name another --output.")
+    if not request.resumes:
+        go_on = "Resume it with --savepoint_path=PATH, or start" if request.recovers else "Start"
+        raise UserError(
+            f"--output holds run {header.run_id!r} already. {go_on} a new run: without --run-id, and with another"
+            " --output."
+        )
+    check_same_run("--output", header, job.header)

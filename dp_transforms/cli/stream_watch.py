@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import datetime
 import math
 import os
@@ -18,10 +19,12 @@ import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from dp_transforms.beam.jobs import RunningPipeline, StreamJob
+from dp_transforms.beam.runner_options import is_local, recovers
 from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.output_file import write_output
@@ -29,16 +32,12 @@ from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.core import operator_counts as names
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import ReportHeader, encode_report
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import counted, ended_words
-
-if TYPE_CHECKING:
-    from dp_transforms.beam.jobs import RunningPipeline
-    from dp_transforms.cli.stream_request import StreamRequest
 
 _PATIENCE_SECONDS = 120.0
 _SECONDS_BETWEEN_GLANCES = 0.05
@@ -47,6 +46,27 @@ _SECONDS_BETWEEN_NUMBERS = 60.0
 _FAILED = "the windows that were reported before are valid and stay"
 _MOST_WINDOWS = 200  # with heavy items, on a page
 _MOST_ITEMS = 20_000  # of all these windows; so they have fewer sizes than a page can hold (`report_columns`)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamRequest:
+    """What was asked for, and what that comes to. runner: options of Beam. resumes: whether the run was begun before,
+    and goes on from what its runner stored. once: reads what is there now, and ends."""
+
+    job: StreamJob
+    runner: PipelineOptions
+    resumes: bool
+    once: bool
+
+    @property
+    def reads_once(self) -> bool:
+        """Whether a partition is read in one go, until it is idle: this process cannot loop."""
+        return is_local(self.runner)
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a run that was ended at once can be resumed."""
+        return recovers(self.runner)
 
 
 class StreamWatch:
@@ -170,14 +190,6 @@ class StreamWatch:
             tell(self._draining_words(stop_file))
         elif self._request.once:
             self._ask_to_drain(stop_file)
-        elif self._request.reads_once:
-            schedule = self._job.plan.schedule
-            end_micros = schedule.window_end_micros(schedule.horizon - 1)
-            if end_micros > time.time_ns() // 1000:
-                tell(
-                    f"It shows its reports when all windows are closed, so not before {format_utc(end_micros)}, unless"
-                    " events of later times come. With --once it reads what is there now, and ends."
-                )
 
     def _tell_numbers(self, running: RunningPipeline) -> None:
         counts, gauges = running.counts_and_gauges()
@@ -186,15 +198,15 @@ class StreamWatch:
         if (unread := gauges.get(names.PARTITIONS_UNREAD, 0)) > self._unread:
             self._unread = unread
             tell(
-                f"Warning: {unread:,} partitions were added to --input. This run does not read them. To resume it"
-                " later, give --partitions with the number that it was begun with."
+                f"Warning: {unread:,} partitions were added to --input. This run does not read them. Resume it with"
+                " pipelines/live_stream.py --partitions and the number that it was begun with."
             )
 
     def _drain_or_end(self, running: RunningPipeline, times: int, code: int) -> None:
         """The first signal is a stop, and the run drains; the second ends it at once."""
         stop_file = self._job.stop_file
         if times == 1 and stop_file is None:
-            tell("This run has no --stop-file, so it cannot be drained. Ask again to end it at once.")
+            tell("This run has no stop file (docs/deploy.md), so it cannot be drained. Ask again to end it at once.")
         elif times == 1 and stop_file is not None:
             self._ask_to_drain(stop_file)
         else:

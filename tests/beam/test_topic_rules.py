@@ -6,8 +6,7 @@ import pytest
 
 from dp_transforms import KafkaTopic, StreamClock
 from dp_transforms.cli.options import Options
-from dp_transforms.cli.stream import command
-from dp_transforms.cli.stream_request import stream_request
+from dp_transforms.cli.stream import command, stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import TopicSettings, check_clock, check_topic

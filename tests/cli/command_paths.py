@@ -89,7 +89,6 @@ WRITTEN = {
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
     ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
     ("stream", "html"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out.html"]),
-    ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
 
 

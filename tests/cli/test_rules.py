@@ -28,7 +28,6 @@ REFUSED = {
     "stream": f"""
         {STREAM} --plan p --delta 1e-9: --delta cannot be used with --plan
         {STREAM} --clock producer: --clock producer needs a topic as --input.
-        {STREAM} --partitions 2: --partitions needs a topic as --input.
         {STREAM} --kafka-config c: --kafka-config needs a topic as --input or --output.
         {TOPIC} --csv-separator x: --csv-separator needs a folder as --input: it is for files.
         {STREAM} --titles t.csv: --titles needs --html: they are for the page.
