@@ -9,14 +9,14 @@ from dp_transforms.cli.options import Options
 from dp_transforms.cli.stream import command, stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.kafka_topic import TopicSettings, check_clock, check_topic
+from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
 from dp_transforms.reports.report_topic import ReportTopic
 from tests.helpers.small_runs import key_file
 from tests.helpers.submitted_jobs import STREAM, script
 
 
 def lines_of_check(monkeypatch, append_times, *, kind="arrival", only=True, **more: bool):
-    monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(append_times, more.get("is_compacted")))
+    monkeypatch.setattr(KafkaTopic, "settings", lambda topic: (append_times, more.get("is_compacted")))
     lines: list[str] = []
     topic = KafkaTopic("b:1", "clicks", EventFields(), append_times_only=only)
     check_clock(StreamClock(kind), lines.append)

@@ -227,6 +227,18 @@ def test_a_broken_record_passes_on_when_it_arrived(broker, now):
     assert polled.places.tolist() == [1, 2]
 
 
+def test_partitions_that_were_added_are_told_by_the_reader_of_the_first_one(broker, now):
+    """Now and then: their events do not count in this run."""
+    described = types.SimpleNamespace(error=None, partitions=range(5))
+    broker.list_topics = lambda topic, timeout: types.SimpleNamespace(topics={topic: described})
+    first, other = (KafkaPartition(KafkaTopic("b:1", "t", EventFields()), number, 2).open() for number in (0, 1))
+    assert [poll_once(first).partitions_unread for _ in range(2)] == [3, None]
+    now[0] += 60
+    assert (poll_once(first).partitions_unread, poll_once(other).partitions_unread) == (3, None)
+    described.error, now[0] = error("_TRANSPORT"), now[0] + 60
+    assert poll_once(first).partitions_unread is None
+
+
 def position(offset):
     return str(offset)
 

@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic
-from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
 from dp_transforms.stores.kafka_client import client_settings, error_name, read_client_config_file, silent_logger
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -105,7 +105,6 @@ def test_a_source_names_what_is_read_and_not_where(tmp_path):
     fingerprint = KafkaTopic(**base).fingerprint()
     assert {KafkaTopic(**{**base, **change}).fingerprint() for change in same} == {fingerprint}
     assert len({fingerprint, *(KafkaTopic(**{**base, **change}).fingerprint() for change in others)}) == 7
-    assert fingerprint.endswith(', false, "json", null, "none", null]')
     for change, said in (
         ({"topic": ""}, "needs bootstrap servers"),
         ({"bootstrap_servers": ""}, "needs bootstrap servers"),
@@ -254,12 +253,12 @@ class Administrator:
 @pytest.mark.parametrize(
     ("entries", "wanted"),
     [
-        ({}, TopicSettings(None, None)),
-        ({"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}, TopicSettings(True, False)),
-        ({"message.timestamp.type": "CreateTime", "cleanup.policy": "compact,delete"}, TopicSettings(False, True)),
-        ({"cleanup.policy": "compact"}, TopicSettings(None, True)),
-        ({"message.timestamp.type": "LogAppendTime"}, TopicSettings(True, None)),
-        (trouble("TOPIC_AUTHORIZATION_FAILED"), TopicSettings(None, None)),
+        ({}, (None, None)),
+        ({"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}, (True, False)),
+        ({"message.timestamp.type": "CreateTime", "cleanup.policy": "compact,delete"}, (False, True)),
+        ({"cleanup.policy": "compact"}, (None, True)),
+        ({"message.timestamp.type": "LogAppendTime"}, (True, None)),
+        (trouble("TOPIC_AUTHORIZATION_FAILED"), (None, None)),
         (trouble("_TRANSPORT"), r"no Kafka broker answers at b:1 \(_TRANSPORT\)"),
     ],
 )

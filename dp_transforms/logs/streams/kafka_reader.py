@@ -282,7 +282,11 @@ class KafkaReader:
         if self._partition.number or time.monotonic() - self._asked_at < _LOOK_SECONDS:
             return None
         self._asked_at = time.monotonic()
-        return self._topic.partitions_unread(self._consumer, self._partition.of)
+        try:
+            found = self._consumer.list_topics(self._topic.topic, timeout=1.0).topics.get(self._topic.topic)
+        except self._kafka.KafkaException:
+            return None
+        return None if found is None or found.error else len(found.partitions) - self._partition.of
 
     def _polled(self, records: _Records, max_records: int) -> Polled:
         name, values, count = self._partition.name, records.values, len(records.values)

@@ -1,8 +1,8 @@
 """A Kafka topic as a stream source. Its partitions are assigned by hand: no consumer group keeps any position.
 
 Only records of committed transactions are read. The arrival of an event is the timestamp of its record: with
-``message.timestamp.type=LogAppendTime`` the broker's own clock (see `TopicSettings`). Whose clock closes windows, and
-whether a topic keeps all records, is refused or said before a run begins (`check_clock`, `check_topic`).
+``message.timestamp.type=LogAppendTime`` the broker's own clock. Whose clock closes windows, and whether a topic keeps
+all records, is refused or said before a run begins (`check_clock`, `check_topic`).
 
 Offsets may have gaps (transaction markers). Once reading has begun, records that the topic no longer has are never
 skipped: a stored offset before its beginning or after its end is a StreamError, because the windows would have other
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
@@ -39,19 +39,6 @@ _DEFAULT_SETTINGS: dict[str, object] = {
     "reconnect.backoff.max.ms": "2000",
 }
 _ASK_SECONDS = 8.0
-_NO_CHOICE = ("json", None, "none", None)  # of the format of records: it stays in what a topic is known by
-
-
-class TopicSettings(NamedTuple):
-    """What the broker reports about a topic; None: it does not tell this client.
-
-    append_times: whether the broker sets the times of records itself (``message.timestamp.type=LogAppendTime``). Where
-        producers set them, a producer with a wrong time decides in which windows the events of others count.
-    is_compacted: whether a newer record removes older ones of the same key (``cleanup.policy``).
-    """
-
-    append_times: bool | None
-    is_compacted: bool | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +72,7 @@ class KafkaTopic:
 
     def fingerprint(self) -> str:
         """See `StreamSource`. Servers and clients may change; what is read from a record may not."""
-        parts = [self.topic, self.fields.identity, self.append_times_only, *_NO_CHOICE]
-        return json.dumps(parts, sort_keys=True)
+        return json.dumps([self.topic, self.fields.identity, self.append_times_only], sort_keys=True)
 
     def partitions(self) -> Sequence[KafkaPartition]:
         """In the order of their numbers. Raises StreamError in about 10 s if no broker answers or there is no topic."""
@@ -114,17 +100,10 @@ class KafkaTopic:
             )
         return [KafkaPartition(self, number, wanted) for number in range(wanted)]
 
-    def partitions_unread(self, client: Any, of_run: int) -> int | None:
-        """How many partitions were added since; None if no broker answers. client: a consumer. of_run: those that are
-        read."""
-        try:
-            described = client.list_topics(self.topic, timeout=1.0).topics.get(self.topic)
-        except kafka_client.import_confluent_kafka().KafkaException:
-            return None
-        return None if described is None or described.error else len(described.partitions) - of_run
-
-    def settings(self) -> TopicSettings:
-        """Asks the broker. Raises StreamError if none answers."""
+    def settings(self) -> tuple[bool | None, bool | None]:
+        """Whether the broker sets the times of records itself (``message.timestamp.type=LogAppendTime``), and whether a
+        newer record removes older ones of the same key (``cleanup.policy``). None: it does not tell this client. Raises
+        StreamError if no broker answers."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         admin = confluent_kafka.admin
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
@@ -135,13 +114,11 @@ class KafkaTopic:
             entries = answer.result(timeout=_ASK_SECONDS + 2)
         except confluent_kafka.KafkaException as error:
             if "AUTHORIZATION" in kafka_client.error_name(error):
-                return TopicSettings(None, None)
+                return None, None
             raise self.unreachable(error) from None
         time_type, cleanup = entries.get("message.timestamp.type"), entries.get("cleanup.policy")
-        return TopicSettings(
-            append_times=None if time_type is None else time_type.value == "LogAppendTime",
-            is_compacted=None if cleanup is None else "compact" in cleanup.value,
-        )
+        sets_times = None if time_type is None else time_type.value == "LogAppendTime"
+        return sets_times, None if cleanup is None else "compact" in cleanup.value
 
     def open_consumer(self, **callbacks: Any) -> Any:
         """A consumer without an assignment. Raises StreamError for settings that the client refuses."""
@@ -188,8 +165,9 @@ def check_topic(source: KafkaTopic, clock: StreamClock, tell: Callable[[str], No
 
     allow: the option by which an operator lets producers set the times of records; empty where there is none.
     """
-    settings, topic = source.settings(), source.topic
-    if settings.is_compacted:
+    sets_times, is_compacted = source.settings()
+    topic = source.topic
+    if is_compacted:
         raise StreamError(
             f"the topic {topic} is compacted (cleanup.policy): old events vanish from it, so a restart would count"
             " other events. Set cleanup.policy=delete, or copy it to another topic."
@@ -202,12 +180,12 @@ def check_topic(source: KafkaTopic, clock: StreamClock, tell: Callable[[str], No
             " can close windows and make the events of others late. The guarantee assumes that no single user can do"
             " that."
         )
-    elif settings.append_times is False:
+    elif sets_times is False:
         raise StreamError(
             f"producers set the times of records in the topic {topic}, so that one of them could close windows for all."
             f" Let the broker do it: kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config"
             " message.timestamp.type=LogAppendTime (the records that are there already are then rejected)."
             + (f" If no producer is a user's device, give {allow}." if allow else "")
         )
-    elif settings.append_times is None:
+    elif sets_times is None:
         tell(f"The broker does not say who sets the times in {topic}. Records with a producer's time are rejected.")
