@@ -26,7 +26,7 @@ from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined,
 from dp_transforms.logs.event_ids import BadIdError, fault_reason, id_of_value, label_getter
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values
+from dp_transforms.logs.times import TimeColumn, parse_values
 
 Getter = Callable[[Any], Any]
 _LOG = logging.getLogger(__name__)
@@ -265,8 +265,7 @@ class CollectEventsDoFn(beam.DoFn):
         else:
             read = parse_values(times, self._time_unit)
         for fault in np.unique(read.faults[read.faults != 0]).tolist():
-            reason = "bad time" if fault == BAD_TIME else fault_reason(fault, "time")
-            buffer.reject(reason, at[read.faults == fault].tolist())
+            buffer.reject(fault_reason(fault, "time"), at[read.faults == fault].tolist())
         is_read = read.faults == 0
         if not is_read.any():
             return

@@ -25,6 +25,7 @@ import pyarrow.csv
 
 from dp_transforms.core.event_batch import one_chunk
 from dp_transforms.logs import id_columns, text_files
+from dp_transforms.logs.event_ids import is_utf8
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -37,15 +38,10 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.logs.rejected_events import Rows, reject, rows_beside
 from dp_transforms.logs.text_files import (
     BLANKS,
-    HEAD_BYTES,
-    NOT_UTF8_TEXT,
     UTF8_MARK,
-    UTF16_TEXT,
     Lines,
     bytes_among,
-    is_utf8,
     lines_of,
-    read_head,
 )
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -55,7 +51,7 @@ BEHIND_QUOTE = "text behind a closing quote (quotes in a cell are doubled; in Sp
 
 _SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
-_LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
+_HEAD_BYTES = 1 << 20
 
 
 class CsvHeader(NamedTuple):
@@ -64,7 +60,6 @@ class CsvHeader(NamedTuple):
     names: list[str]
     size: int
     lines: int
-    is_utf8: bool
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
@@ -77,41 +72,35 @@ cut_chunk = text_files.cut_chunk  # at ends of lines, unless the file is packed
 
 
 def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
-    """None: the file is blank. Raises EventFileError unless it names the fields of events."""
+    """None: the file is blank. Raises EventFileError unless its first line names the fields of events."""
+    delimiter = delimiter_of(path, fields.csv_separator)
     try:
-        head, is_whole = read_head(path, stored)
+        with text_files.open_text(path, stored, ahead=_HEAD_BYTES + 1) as (stream, _):
+            head: bytes = stream.read(_HEAD_BYTES)
+            is_whole = len(head) < _HEAD_BYTES or not stream.read(1)
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV") from None
-    header = read_names(path, head, is_whole, delimiter_of(path, fields.csv_separator))
-    if header is not None:
-        if not header.is_utf8 and not set(fields.names) <= set(header.names):
-            raise EventFileError(path, f"its header does not name the fields, and {NOT_UTF8_TEXT}")
-        check_fields_present(path, header.names, fields, has_schema=False)
-    return header
-
-
-def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHeader | None:
-    """From `read_head`. None: the file is blank. Raises EventFileError if its first line cannot be a header."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise EventFileError(path, f"it is {UTF16_TEXT}")
+        raise EventFileError(path, "it is UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW")
     blank = _BLANK_BEGIN.match(head, len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0)
     begin = blank.end() if blank else 0
     if not head[begin:].strip():
         if is_whole:
             return None
         raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
-    found = _LINE.match(head, begin)
-    if found is None or (found.end() == len(head) and not is_whole):
-        problem = f"its header is too long (it may have {HEAD_BYTES >> 20} MB)"
+    end = head.find(b"\n", begin) + 1 or len(head)
+    if end == len(head) and not is_whole:
+        problem = f"its header is too long (it may have {_HEAD_BYTES >> 20} MB)"
         raise EventFileError(path, f"{problem}. Write it with a shorter header.")
-    text = found.group()
+    text = head[begin:end]
     for rejected in rows_of(path, lines_of(text), delimiter.encode()).rejected:
         remedy = (
             "" if rejected.reason == BEHIND_QUOTE else " Write one row per line, and names and cells without line ends."
         )
         raise EventFileError(path, f"its header has {'' if not remedy else 'a '}{rejected.reason}.{remedy}")
+    shown = text.rstrip(b"\r\n").decode("utf-8", "replace").replace("\0", "?")
     try:
-        names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=delimiter))
+        names = next(csv.reader(io.StringIO(shown, newline=""), delimiter=delimiter))
     except csv.Error:
         raise EventFileError(path, "its header cannot be read. Write it with shorter names.") from None
     if len(names) == 1 and (other := re.search(r"[,;\t|]", names[0])):
@@ -121,12 +110,11 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str) -> CsvHea
             f"its cells are not separated by {_SEPARATOR_WORDS.get(delimiter, repr(delimiter))}. If"
             f" {_SEPARATOR_WORDS[other[0]]} separate them, add --csv-separator {option}.",
         )
-    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), is_utf8(text))
-
-
-def _text(data: bytes) -> str:
-    """For Python's reader, which is used for names and hints only."""
-    return data.decode("utf-8", "replace").replace("\0", "?")
+    if not is_utf8(text) and not set(fields.names) <= set(names):
+        problem = "its header does not name the fields, and it is not UTF-8 text; if it is Latin-1 (or Windows-1252,"
+        raise EventFileError(path, f"{problem} CP1252): iconv -f latin1 -t utf-8 OLD > NEW")
+    check_fields_present(path, names, fields, has_schema=False)
+    return CsvHeader(names, end, head.count(b"\n", 0, end))
 
 
 def delimiter_of(path: str, separator: str | None) -> str:

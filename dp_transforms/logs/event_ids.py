@@ -21,20 +21,21 @@ import pyarrow.compute as pc
 
 from dp_transforms.core.event_batch import MAX_ID_BYTES, is_uuid_type, uuid_texts
 
-# Faults of a value, uint8; 0 is none. Rejected rows are reported in the order of these numbers; 5 is a bad time.
-MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, TOO_LONG = 1, 2, 3, 4, 6
+# Faults of a value, uint8; 0 is none. Rejected rows are reported in the order of these numbers.
+MISSING, EMPTY, NOT_UTF8, WRONG_TYPE, BAD_TIME, TOO_LONG = 1, 2, 3, 4, 5, 6
 _REASONS = {
     MISSING: "missing {0}",
     WRONG_TYPE: "{0} has the wrong type",
     TOO_LONG: f"{{0}} is longer than {MAX_ID_BYTES:,} bytes",
     NOT_UTF8: "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)",
     EMPTY: "empty {0}",
+    BAD_TIME: "bad {0}",
 }
 _MOST_BITS = 4 * MAX_ID_BYTES  # a whole number of more bits has more digits than an id may have bytes
 
 
 def fault_reason(fault: int, name: str) -> str:
-    """Why a value was rejected. name: ``user`` or ``item``. Contains no part of the value."""
+    """Why a value was rejected. name: ``user``, ``item`` or ``time``. Contains no part of the value."""
     return _REASONS[fault].format(name)
 
 
@@ -44,40 +45,29 @@ class BadIdError(ValueError):
 
 def id_of_value(value: Any, name: str) -> str:
     """The id of one value: text, UTF-8 bytes, a whole number or a UUID. Raises BadIdError. name: ``user``, ``item``."""
-    text, fault = _text_of_value(value)
+    text, fault = "", 0
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
+        number = int(value)
+        # Python's own conversion ends at 4,300 digits.
+        text = f"{decimal.Decimal(number):f}" if number.bit_length() <= _MOST_BITS else ""
+        fault = 0 if 0 < len(text) <= MAX_ID_BYTES else TOO_LONG
+    elif isinstance(value, (str, bytes, bytearray)):
+        # A text with a lone surrogate has bytes that are not UTF-8.
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+        if len(data) > MAX_ID_BYTES:
+            fault = TOO_LONG
+        elif not is_utf8(data):
+            fault = NOT_UTF8
+        else:
+            text = data.decode()
+            fault = 0 if text else EMPTY
+    else:
+        fault = MISSING if value is None else WRONG_TYPE
     if fault:
         raise BadIdError(fault_reason(fault, name))
     return text
-
-
-def _text_of_value(value: Any) -> tuple[str, int]:
-    """The id and 0, or some text and the fault."""
-    if value is None:
-        return "", MISSING
-    if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
-        return _text_of_whole(int(value))
-    if isinstance(value, uuid.UUID):
-        return str(value), 0
-    if isinstance(value, str):
-        data = value.encode("utf-8", "surrogatepass")  # bytes that are not UTF-8 where it holds a lone surrogate
-    elif isinstance(value, (bytes, bytearray)):
-        data = bytes(value)
-    else:
-        return "", WRONG_TYPE
-    if len(data) > MAX_ID_BYTES:
-        return "", TOO_LONG
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return "", NOT_UTF8
-    return text, 0 if text else EMPTY
-
-
-def _text_of_whole(number: int) -> tuple[str, int]:
-    if number.bit_length() > _MOST_BITS:
-        return "", TOO_LONG
-    text = f"{decimal.Decimal(number):f}"  # Python's own conversion ends at 4,300 digits
-    return (text, 0) if len(text) <= MAX_ID_BYTES else ("", TOO_LONG)
 
 
 def ids_of_values(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint8]]:
@@ -99,9 +89,9 @@ def ids_of_values(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint
         try:
             text = binary.cast(pa.string())
         except pa.ArrowInvalid:
-            is_utf8 = np.fromiter((_is_utf8(value) for value in binary.to_pylist()), np.bool_, len(binary))
-            text = pc.if_else(pa.array(is_utf8), binary, b"").cast(pa.string())
-            faults[~is_utf8] = NOT_UTF8
+            are_utf8 = np.fromiter((is_utf8(value or b"") for value in binary.to_pylist()), np.bool_, len(binary))
+            text = pc.if_else(pa.array(are_utf8), binary, b"").cast(pa.string())
+            faults[~are_utf8] = NOT_UTF8
     if text.null_count:
         faults[text.is_null().to_numpy(zero_copy_only=False)] = MISSING
         text = text.fill_null("")
@@ -119,9 +109,9 @@ def as_binary(array: pa.Array) -> pa.BinaryArray:
     return array.view(pa.binary()) if pa.types.is_string(array.type) else array
 
 
-def _is_utf8(value: bytes | None) -> bool:
+def is_utf8(text: bytes) -> bool:
     try:
-        return value is None or value.decode() is not None
+        return text.isascii() or text.decode() is not None
     except UnicodeDecodeError:
         return False
 

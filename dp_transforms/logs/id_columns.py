@@ -5,7 +5,6 @@ Work on text is done once for each distinct value of a block; work on rows is nu
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +22,9 @@ from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
     ReadBlock,
-    time_unit_error,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents, Rows, reject
-from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
+from dp_transforms.logs.times import TimeColumn, parse_times
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
@@ -37,8 +35,7 @@ BROKEN_LINE = "broken line"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class IdColumn:
+class IdColumn(NamedTuple):
     """n ids.
 
     values: pa.StringArray, canonical texts, some perhaps twice (where a fault refers to one, it may be empty).
@@ -50,14 +47,6 @@ class IdColumn:
     indices: npt.NDArray[np.int32]
     faults: npt.NDArray[np.uint8]
 
-    def take(self, rows: slice) -> IdColumn:
-        return IdColumn(self.values, self.indices[rows], self.faults[rows])
-
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes of each id; without meaning where there is a fault."""
-        sizes = np.append(pc.binary_length(self.values).to_numpy(), 0).astype(np.int64)
-        return sizes.take(self.indices, mode="clip")
-
 
 class Columns(NamedTuple):
     """Of n rows. more_items: of further fields of the item."""
@@ -67,19 +56,26 @@ class Columns(NamedTuple):
     time: TimeColumn
     more_items: tuple[IdColumn, ...] = ()
 
+    def rows(self, some: slice) -> Columns:
+        user, item, *more = (
+            IdColumn(column.values, column.indices[some], column.faults[some])
+            for column in (self.user, self.item, *self.more_items)
+        )
+        return Columns(user, item, TimeColumn(self.time.micros[some], self.time.faults[some]), tuple(more))
+
     def pieces(self) -> Iterator[tuple[int, Columns]]:
         """The rows, and how many come before them. In small pieces where a dictionary has once what each row is to have
         in its label."""
         if not self.more_items:
             yield 0, self
             return
-        before = np.cumsum(sum(column.sizes() for column in (self.item, *self.more_items))) // _PIECE_BYTES
-        cuts = [0, *(np.flatnonzero(np.diff(before)) + 1).tolist(), len(before)]
+        sizes = np.zeros(len(self.time.faults), np.int64)
+        for column in (self.item, *self.more_items):
+            of_values = np.append(pc.binary_length(column.values).to_numpy(), 0).astype(np.int64)
+            sizes += of_values.take(column.indices, mode="clip")
+        cuts = [0, *(np.flatnonzero(np.diff(np.cumsum(sizes) // _PIECE_BYTES)) + 1).tolist(), len(sizes)]
         for begin, end in itertools.pairwise(cuts):
-            rows = slice(begin, end)
-            user, item, *more = (column.take(rows) for column in (self.user, self.item, *self.more_items))
-            time = TimeColumn(self.time.micros[rows], self.time.faults[rows])
-            yield begin, Columns(user, item, time, tuple(more))
+            yield begin, self.rows(slice(begin, end))
 
 
 def is_id_type(column_type: pa.DataType) -> bool:
@@ -113,7 +109,11 @@ def check_event_types(
     time_type = None if types[_TIME] is None else of_values(types[_TIME])
     if time_type is not None and times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
-            raise time_unit_error(path, fields)
+            problem = "holds numbers without a unit. Give the unit with --time-format s, ms or us."
+            if fields.time_format is not None:
+                problem = "holds numbers, and numbers are not read by --time-format. Write them as text, or give"
+                problem += " --time-format s, ms or us in its place."
+            raise EventFileError(path, f"the field {fields.time!r} {problem}")
     elif time_type is None or not any(is_kind(time_type) for is_kind in (times.is_typed, is_text_type, is_null_type)):
         raise EventFileError(
             path,
@@ -138,30 +138,19 @@ def encode_ids(array: pa.Array) -> IdColumn:
         encoded = array.dictionary_encode()
     else:
         encoded = _encode_text(as_binary(array))
-    check_indices(encoded)
-    values, value_faults = ids_of_values(encoded.dictionary)
     indices = encoded.indices
-    if indices.null_count:
-        is_null = indices.is_null().to_numpy(zero_copy_only=False)
-        indices = indices.fill_null(0)
-    else:
-        is_null = None
-    index = indices.to_numpy().astype(np.int32, copy=False)
-    if len(values) == 0:
-        return IdColumn(values, index, np.full(len(index), MISSING, np.uint8))
-    faults = value_faults[index] if value_faults.any() else np.zeros(len(index), np.uint8)
-    if is_null is not None:
-        faults[is_null] = MISSING
-    return IdColumn(values, index, faults)
-
-
-def check_indices(array: pa.DictionaryArray) -> None:
-    """Raises ValueError if an index is outside of the dictionary: readers of files do not check that."""
-    indices = array.indices
-    if len(indices) > indices.null_count:
+    if len(indices) > indices.null_count:  # readers of files do not check them
         bounds = pc.min_max(indices)
-        if bounds["min"].as_py() < 0 or bounds["max"].as_py() >= len(array.dictionary):
+        if bounds["min"].as_py() < 0 or bounds["max"].as_py() >= len(encoded.dictionary):
             raise ValueError("an index outside of its dictionary")
+    values, faults_of_values = ids_of_values(encoded.dictionary)
+    if not len(values):
+        return IdColumn(values, np.zeros(len(indices), np.int32), np.full(len(indices), MISSING, np.uint8))
+    index = indices.fill_null(0).to_numpy().astype(np.int32, copy=False)
+    faults = faults_of_values[index] if faults_of_values.any() else np.zeros(len(index), np.uint8)
+    if indices.null_count:
+        faults[indices.is_null().to_numpy(zero_copy_only=False)] = MISSING
+    return IdColumn(values, index, faults)
 
 
 def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
@@ -224,7 +213,7 @@ def events_of(
     reasons = {reason: others for reason, others in broken.items() if len(others)}
     for name, faults in (("user", user.faults), ("item", item.faults), ("time", time.faults)):
         for fault in np.unique(faults[faults != 0]).tolist() if faults.any() else ():
-            reasons[f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)] = rows[faults == fault]
+            reasons[fault_reason(fault, name)] = rows[faults == fault]
     users, items, micros = user.indices, item.indices, time.micros
     rejected: tuple[RejectedEvents, ...] = ()
     if reasons:

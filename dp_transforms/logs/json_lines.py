@@ -84,12 +84,12 @@ class JsonDecoder:
         decoder = msgspec.json.Decoder(event)
         return decoder.decode, decoder.decode_lines, re.compile(escaped)
 
-    def decode(self, lines_read: Lines) -> tuple[Columns, npt.NDArray[np.bool_]]:
+    def decode(self, lines: Lines) -> tuple[Columns, npt.NDArray[np.bool_]]:
         """The columns of the lines that are not broken, and for each line whether it is not."""
-        text, ends = lines_read.text, lines_read.ends
+        text, ends = lines.text, lines.ends
         begins = np.append(0, ends + 1)[:-1]
         are_objects = _seem_objects(text, begins, ends)
-        kept, texts = np.ones(len(ends), np.bool_), []
+        kept = np.ones(len(ends), np.bool_)
         cells: list[list[bytes]] = [[] for _ in self._names]
         spans = [(begin, min(begin + _AT_ONCE, len(ends))) for begin in range(0, len(ends), _AT_ONCE)][::-1]
         while spans:
@@ -102,17 +102,15 @@ class JsonDecoder:
                 spans += [(cut, end), (begin, cut)]
                 continue
             if events is None:
-                lines = part.split(b"\n")[:-1]
-                found = list(map(self._decode_line, lines))
+                found = list(map(self._decode_line, part.split(b"\n")[:-1]))
                 kept[begin:end] = [event is not None for event in found]
-                part = b"".join([line + b"\n" for line, event in zip(lines, found, strict=True) if event is not None])
                 events = [event for event in found if event is not None]
-            texts.append(part)
             for parts, get in zip(cells, self._getters, strict=True):
                 parts.append(_encode_lines(map(get, events)))
         columns = [_column(b"".join(parts)) for parts in cells]
-        if self._may_repeat(text if kept.all() else b"".join(texts), columns):
-            once = np.array([not self._repeats(line) for line in b"".join(texts).split(b"\n")[:-1]], np.bool_)
+        text = text if kept.all() else lines.where(kept).text
+        if self._may_repeat(text, columns):
+            once = np.array([not self._repeats(line) for line in text.split(b"\n")[:-1]], np.bool_)
             columns, kept[kept] = [column.filter(pa.array(once)) for column in columns], once
         user, item, time, *more = columns
         moments = time_column(time, *self._reading)

@@ -239,15 +239,6 @@ def check_fields_present(path: str, available: Iterable[str], fields: EventField
             raise EventFileError(path, f"it has {names.count(name)} fields called {name!r}. Rename all but one.")
 
 
-def time_unit_error(path: str, fields: EventFields) -> EventFileError:
-    """Of times that are numbers, where no unit of them is declared."""
-    if fields.time_format is not None:
-        problem = "holds numbers, and numbers are not read by --time-format. Write them as text, or give"
-        return EventFileError(path, f"the field {fields.time!r} {problem} --time-format s, ms or us in its place.")
-    problem = "holds numbers without a unit. Give the unit with --time-format s, ms or us."
-    return EventFileError(path, f"the field {fields.time!r} {problem}")
-
-
 def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> EventFileError:
     """rows_read: how many rows could be read before the damage; None: nothing was read."""
     where = "" if rows_read is None else f" after row {rows_read}"

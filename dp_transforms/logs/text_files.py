@@ -42,9 +42,6 @@ BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger bl
 UTF8_MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\r"
 LINE_TOO_LONG = "line too long"
-HEAD_BYTES = 1 << 20
-NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252): iconv -f latin1 -t utf-8 OLD > NEW"
-UTF16_TEXT = "UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
 
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
@@ -187,14 +184,6 @@ def is_packed(path: str) -> bool:
     return path.lower().endswith(".gz")
 
 
-def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]:
-    """The first HEAD_BYTES bytes, and whether that is the whole file."""
-    with open_text(path, stored, ahead=HEAD_BYTES + 1) as (stream, _):
-        head: bytes = stream.read(HEAD_BYTES)
-        is_whole = len(head) < HEAD_BYTES or not stream.read(1)
-    return head, is_whole
-
-
 def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """A file that is not packed in about so many parts, of 4 to 64 MB."""
     parts = max(min(parts, chunk.bytes // _LEAST_BYTES), -(-chunk.bytes // _MOST_BYTES))
@@ -254,10 +243,3 @@ def line_ends_before(path: str, stored: StoredFile | None, position: int) -> int
     _counted.clear()
     _counted[key] = (at, count)
     return count
-
-
-def is_utf8(text: bytes) -> bool:
-    try:
-        return text.isascii() or text.decode() is not None
-    except UnicodeDecodeError:
-        return False

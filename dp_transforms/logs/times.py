@@ -7,10 +7,9 @@ Times must be in the years 1 to 9999. Fractions of a microsecond are rounded dow
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.logs import time_formats
-from dp_transforms.logs.event_ids import EMPTY, MISSING, WRONG_TYPE, ids_of_values
+from dp_transforms.logs.event_ids import BAD_TIME, EMPTY, MISSING, WRONG_TYPE, ids_of_values
 from dp_transforms.logs.time_formats import NOT_A_TIME
-
-BAD_TIME = 5  # a fault beside those of event_ids
 
 _MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01
 _END_MICROS = 253_402_300_800_000_000  # 10000-01-01
@@ -45,8 +42,7 @@ NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?$"
 _Int64s = npt.NDArray[np.int64]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TimeColumn:
+class TimeColumn(NamedTuple):
     """n times. micros: int64[n], microseconds since 1970 UTC, 0 where there is a fault. faults: uint8[n]."""
 
     micros: npt.NDArray[np.int64]

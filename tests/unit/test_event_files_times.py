@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import times
-from dp_transforms.logs.event_ids import MISSING, WRONG_TYPE
-from dp_transforms.logs.times import BAD_TIME, parse_times
+from dp_transforms.logs.event_ids import BAD_TIME, MISSING, WRONG_TYPE
+from dp_transforms.logs.times import parse_times
 from tests.helpers.event_files_oracle import oracle_micros
 
 
