@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.core.columns import check_unpacked
+from dp_transforms.core.columns import Packed, check_unpacked
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.state_chunks import (
     BUCKETS,
@@ -94,7 +94,7 @@ class RunPart:
         """How many windows the part has."""
         return self.end - self.first
 
-    def chunks(self, kind: Kind, buckets: Sequence[int]) -> Sequence[memoryview]:
+    def chunks(self, kind: Kind, buckets: Sequence[int]) -> Sequence[Packed]:
         """What is carried of this kind, in these buckets."""
         return ()
 

@@ -217,7 +217,7 @@ def _read_run_state(sample: Sample, path: str) -> Any:
     read = []
     for each in (path, _place_private(os.path.dirname(path), f"{os.path.basename(path)}.whole", sample, sample.data)):
         state = StateFile(each)
-        read.append([state.header, [(row.kind, row.bucket, bytes(state.cell(row))) for row in state.rows]])
+        read.append([state.header, [(row.kind, row.bucket, state.chunk(row)) for row in state.rows]])
     if read[0] != read[1]:
         raise FaultError("state", "another state than the one that was written")
     return repr(read[0])

@@ -41,8 +41,8 @@ PLAN = Plan.for_hits(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS
 CAPS = Caps(400, "1e-3")
 OURS = ("cli/state_part.py", "cli/run_account.py", "killed_nights.py", "stores/local_files.py")
 OURS += ("runs/ledger.py", "runs/ledger_file.py", "runs/state_file.py")
-_READERS = {"__init__", "_batch", "_read_rows", "_open", "open_regular", "<genexpr>", "all", "get", "_is_there"}
-_READERS |= {"remove_dead_drafts", "mode_for_others", "cell", "_row_batch", "add", "digest", "_errors", "_quoted"}
+_READERS = {"__init__", "_read", "open_regular", "<genexpr>", "all", "get", "_is_there"}
+_READERS |= {"remove_dead_drafts", "mode_for_others", "_errors", "_quoted"}
 
 
 @functools.cache

@@ -53,7 +53,7 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     for end, outside in ((5, 7), (6, 9), (14, 4)):
         parts.take(end, log)
         assert parts.counts[EVENTS_OUTSIDE_RANGE] == outside
-    held = [BudgetEntries.from_bytes(cell) for cell in StateFile(parts.states[-1]).cells_of(Kind.USER_BUDGETS)]
+    held = [BudgetEntries.from_bytes(cell) for cell in StateFile(parts.states[-1]).chunks_of(Kind.USER_BUDGETS)]
     assert [part.tests.tolist() for part in held] == [[14]] or sum(part.tests.sum() for part in held) <= 36
 
 
