@@ -38,7 +38,7 @@ class RunAccount:
     def check_fits(self, plan: Plan, stream: str, run_id: str) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
         if self.ledger is not None:
-            self.ledger.check_fits(self.request(plan, stream, run_id), self.caps)
+            self.ledger.reserve_run(self.request(plan, stream, run_id), self.caps, is_trial=True)
 
     def request(self, plan: Plan, stream: str, run_id: str, input_fingerprint: str = "") -> PartRequest:
         """Of a run without a state: one part, with a key that is forgotten, so that nothing can resume it."""

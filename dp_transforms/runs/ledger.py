@@ -83,12 +83,6 @@ class Ledger:
                     return run.run_id
         return ""
 
-    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> Verdict | None:
-        """What `reserve` would say, or raise, now for a new run; None for one that is known. For when its input is not
-        known yet. Changes nothing, so `reserve` may still refuse."""
-        with self._file.trying() as rows:
-            return None if rows.get(Run, request.run.run_id) else self._reserved_run(rows, request, caps)
-
     def reserve(self, request: PartRequest, caps: Caps | None = None, *, is_trial: bool = False) -> Verdict:
         """Whether a part may run; a new run is charged at once, for its whole declared range.
 
@@ -112,12 +106,12 @@ class Ledger:
                 self._file.take(part.part)
             return dataclasses.replace(verdict, kind=decision.kind, part=part, same_input=same_input)
 
-    def reserve_run(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
+    def reserve_run(self, request: PartRequest, caps: Caps | None = None, *, is_trial: bool = False) -> Verdict:
         """Charges a run without a part: an operator sets its budget aside. The run id is then used by its parts.
 
-        The verdict is NEW, or CONTINUES if the run was charged before.
+        The verdict is NEW, or CONTINUES if the run was charged before. caps, is_trial: as in `reserve`.
         """
-        with self._file.writing(may_make=True) as rows:
+        with self._file.trying() if is_trial else self._file.writing(may_make=True) as rows:
             return self._reserved_run(rows, request, caps)
 
     def start(self, verdict: Verdict) -> None:
@@ -191,7 +185,7 @@ class Ledger:
                 return [Finding(True, "The file of the ledger is damaged. Bring back a good copy.")]
             runs = {run.run_id: (run, rows.all(Part, run_id=run.run_id)) for run in rows.all(Run)}
             spent = [_balance(rows, population) for population in rows.all(Population)]
-        over = [each.population.name for each in spent if not each.population.rule.allows(each.total)]
+        over = [each.population.name for each in spent if not each.population.allows(each.total)]
         found = [Finding(True, f"Population {name} has spent more than its caps.") for name in over]
         found += [finding for file in files for finding in _reached(file, runs.get(file.run_id))]
         for run, parts in runs.values():
@@ -333,7 +327,7 @@ def _balance(rows: Rows, population: Population) -> Balance:
         raise LedgerDamagedError("an amount of the ledger cannot be read. Bring back a good copy.") from None
     if any(min(column) < 0 for column in amounts):
         raise LedgerDamagedError("an amount of the ledger is below 0. Bring back a good copy.")
-    total = population.rule.total(Price(*map(sum, amounts)) if charged else NOTHING, len(charged))
+    total = population.total(Price(*map(sum, amounts)) if charged else NOTHING, len(charged))
     return Balance(population, len(charged), total)
 
 
@@ -348,9 +342,7 @@ def _population(rows: Rows, request: PartRequest, caps: Caps | None) -> Populati
                     " users may ever lose."
                 )
             rule = BudgetRule.declare(caps.max_epsilon, caps.max_delta, request.cost, caps.rule)
-            limits = rule.kind, rule.max_epsilon, rule.max_delta, rule.order
-            constants = rule.base.epsilon, rule.base.delta, rule.sampling
-            population = Population(request.run.population, *limits, *constants, _now())
+            population = Population(**vars(rule), name=request.run.population, declared_at=_now())
             rows.put(population)
         elif caps is not None and (
             cap_units(caps.max_epsilon, caps.max_delta) != (population.max_epsilon, population.max_delta)
@@ -371,10 +363,9 @@ def _prices(population: Population, before: Balance, request: PartRequest) -> tu
     BudgetExceededError if it does not fit."""
     if min(request.cost.epsilon, request.cost.delta) < 1:
         raise ValueError("a run must cost epsilon and delta. Take the cost of its plan.")
-    rule = population.rule
-    price = rule.price(request.cost, before.total)
-    takes = price if before.runs else price + rule.base
-    if rule.allows(before.total + takes):
+    price = population.price(request.cost, before.total)
+    takes = price if before.runs else price + population.base
+    if population.allows(before.total + takes):
         return price, takes
     raise BudgetExceededError(
         f"this run takes {amount(from_epsilon_units(takes.epsilon))} and delta"

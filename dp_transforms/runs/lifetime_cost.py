@@ -2,27 +2,16 @@
 
 Guarantee: let all runs over one population be admitted by one `BudgetRule`, each before it draws anything. Plans, data
 and times may be chosen by what earlier runs published, and runs may go on side by side. Then all that they publish,
-together, is (max_epsilon, max_delta)-DP for adding or removing one user with all events in all of them. Proof:
-docs/guarantee.md, "Many runs".
+together, is (max_epsilon, max_delta)-DP for adding or removing one user with all events in all of them. Proofs and
+sources: docs/guarantee.md, "Many runs".
 
-- ``basic``: epsilons and deltas add up. This holds for plans that are chosen as one goes (Rogers, Roth, Ullman, Vadhan,
-  *Privacy odometers and filters*, 2016), for runs side by side (Haney et al., *Concurrent composition for interactive
-  differential privacy with adaptive privacy-loss parameters*, 2023) and for data that are (Henzinger, Safavi, Vadhan,
-  *Concurrent composition for differentially private continual mechanisms*, arXiv 2411.03299).
-- ``renyi``, of one order that is fixed when the population is declared: divergences of this order add up (Feldman,
-  Zrnic, *Individual privacy accounting via a Renyi filter*, 2021; Lecuyer, *Practical privacy filters and odometers
-  with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
+- ``basic``: epsilons and deltas add up (Rogers, Roth, Ullman, Vadhan, *Privacy odometers and filters*, 2016).
+- ``renyi``, of one order: divergences of this order add up (Feldman, Zrnic, *Individual privacy accounting via a Renyi
+  filter*, 2021), beside the deltas of events that are outside of it.
 
-The first plan chooses, by which of them admits more runs like it. No run is charged more by ``renyi`` than by
-``basic``: a run by contributions for whose sampled noise there is no room left is charged as any other run. So
-``renyi`` refuses no more than its constants, `BudgetRule.base` and `BudgetRule.sampling`.
-
-**Why not the best of several rules later.** The shares of max_delta, the order and the rule are constants: fixed by the
-first plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
-published would choose it, and only the sum of the deltas of all rules would be proved (each rule on the transcripts
-where it was the smallest). Nor are privacy profiles of plans composed (PLD): for plans that are chosen as one goes, to
-compose profiles until they exceed the caps is not a filter in general (Honkela, Koskela, Tran, Räisä, *f-Differential
-privacy filters*, arXiv 2602.06756; *Natural privacy filters are not always free*, arXiv 2602.15815).
+The first plan chooses the rule and its constants, before anything is published: by which rule more runs like it fit.
+No run is charged more by ``renyi`` than by ``basic``, so it refuses no more than its constants, `BudgetRule.base` and
+`BudgetRule.sampling`.
 
 **The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up; caps are rounded down.
 The epsilon and delta of a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1.
@@ -91,16 +80,14 @@ def from_delta_units(units: int) -> Decimal:
 class LifetimeCost:
     """What one run of a plan costs each user, once, over its whole declared range. Build it with `of_plan`.
 
-    epsilon, delta: the guarantee of the run, in units.
-    mode: what is charged, in words. The rest is of contributions alone, else "" and 0.
-    order: the Renyi order as text. divergence: of this order, of all looks and counts, in units of epsilon.
+    epsilon, delta: the guarantee of the run, in units. The rest is of contributions alone, else "" and 0.
+    order: the Renyi order as text. divergence: of this order, of all tests and counts, in units of epsilon.
     delta_events: of items that one user alone holds, and of collisions of hashes, in units. distance: of the sampled
     noise from its law in one world, in units of 10^-45.
     """
 
     epsilon: int
     delta: int
-    mode: str
     order: str = ""
     divergence: int = 0
     delta_events: int = 0
@@ -109,21 +96,23 @@ class LifetimeCost:
     @classmethod
     def of_plan(cls, plan: Plan) -> LifetimeCost:
         """The cost of a run of this plan."""
-        delta = delta_units("delta", plan.delta)
-        looks = plan.contributions
-        if looks is None:
-            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.charge_in_words)
+        epsilon, delta, paid = (
+            epsilon_units("epsilon", plan.epsilon),
+            delta_units("delta", plan.delta),
+            plan.contributions,
+        )
+        if paid is None:
+            return cls(epsilon, delta)
         with decimal.localcontext(_MATH):
             events = _exactly("open", plan.delta_open) + _exactly("hash", plan.shares.hash) + _SLACK
             # The share of sampling is (1 + e^epsilon) d.
             distance = _exactly("sampling", plan.shares.sampling) / (1 + Decimal(plan.epsilon).exp()) + _SLACK
         return cls(
-            epsilon=epsilon_units("epsilon", plan.epsilon),
+            epsilon=epsilon,
             delta=delta,
-            mode=plan.charge_in_words,
             # The exact value of the float: the order of the prices, and none beside it.
-            order=str(Decimal(looks.order)),
-            divergence=_up(_exactly("budget", looks.budget), EPSILON_DIGITS),
+            order=str(Decimal(paid.order)),
+            divergence=_up(_exactly("budget", paid.budget), EPSILON_DIGITS),
             delta_events=_up(events, DELTA_DIGITS),
             distance=_up(distance, _DISTANCE_DIGITS),
         )
@@ -154,7 +143,7 @@ class BudgetRule:
 
     kind: ``basic`` or ``renyi``. max_epsilon, max_delta: in units, what a user may ever lose.
     order: the Renyi order, as text; "" in ``basic``, where the fields below are 0.
-    base: what the conversion to (epsilon, delta) takes, once, with the first run.
+    base_epsilon, base_delta: what the conversion to (epsilon, delta) takes, once, with the first run.
     sampling: this much of max_delta is set aside for distances of sampled noise. Runs after it is used up are charged
     as runs of which only epsilon and delta are known.
     """
@@ -163,7 +152,8 @@ class BudgetRule:
     max_epsilon: int
     max_delta: int
     order: str = ""
-    base: Price = NOTHING
+    base_epsilon: int = 0
+    base_delta: int = 0
     sampling: int = 0
 
     def __post_init__(self) -> None:
@@ -176,8 +166,12 @@ class BudgetRule:
             raise ValueError("the rule renyi, and no other, has an order.")
         if self.kind == RENYI and not 1 < Decimal(self.order) <= LARGEST_ORDER:
             raise ValueError(f"the order of the rule renyi must be at most {LARGEST_ORDER:,}. Use basic.")
-        if self.kind == RENYI and self.base.epsilon < _conversion_loss(self.order, self.base.delta):
+        if self.kind == RENYI and self.base_epsilon < _conversion_loss(self.order, self.base_delta):
             raise ValueError("the base of the rule does not pay for the conversion at its order.")
+
+    @property
+    def base(self) -> Price:
+        return Price(self.base_epsilon, self.base_delta, 0)
 
     @classmethod
     def declare(
@@ -229,7 +223,7 @@ class BudgetRule:
         if conversion <= 0:
             raise ValueError("max_delta must be larger than the delta of the first plan. Use a larger one.")
         loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.divergence)
-        return cls(RENYI, max_epsilon, max_delta, first.order, Price(loss, conversion, 0), sampling)
+        return cls(RENYI, max_epsilon, max_delta, first.order, loss, conversion, sampling)
 
     def price(self, cost: LifetimeCost, spent: Price = NOTHING) -> Price:
         """What a run of this cost takes in addition to `base`. spent: what the runs before it took."""

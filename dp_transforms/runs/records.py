@@ -78,27 +78,12 @@ class Caps:
     rule: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Population:
-    """Set once, when it is declared. All but the name and the time: of its `BudgetRule`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Population(BudgetRule):
+    """All streams that share their users, with the rule of their runs. Set once, when it is declared."""
 
     name: str
-    kind: str
-    max_epsilon: int
-    max_delta: int
-    order: str
-    base_epsilon: int
-    base_delta: int
-    sampling: int
     declared_at: str
-
-    def __post_init__(self) -> None:
-        _ = self.rule  # raises ValueError for one that cannot be
-
-    @property
-    def rule(self) -> BudgetRule:
-        base = Price(self.base_epsilon, self.base_delta, 0)
-        return BudgetRule(self.kind, self.max_epsilon, self.max_delta, self.order, base, self.sampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,7 +91,7 @@ class Run:
     """A run: what is asked for, and, as it is stored, what became of it.
 
     run_id: "" for one without a name yet. population: all streams that share its users; "" in a ledger of one run.
-    mode, horizon, range_start, range_end, plan_epsilon, plan_delta: of the plan; amounts in units. charged: what its
+    horizon, range_start, range_end, plan_epsilon, plan_delta: of the plan; amounts in units. charged: what its
     population pays. user_field, item_field: of the log: from other fields each user would have a second budget.
     key_fingerprint: a keyed hash of a constant, never the key. state_path: where its parts hand their state over; ""
     for a run that is one part.
@@ -116,7 +101,6 @@ class Run:
     population: str
     stream: str
     plan_fingerprint: str
-    mode: str
     horizon: int
     range_start: str
     range_end: str
@@ -147,7 +131,6 @@ class Run:
         start, end = (format_utc(at * MICROS_PER_SECOND) for at in (schedule.start_seconds, schedule.end_seconds))
         return cls(
             plan_fingerprint=plan.fingerprint,
-            mode=cost.mode,
             horizon=schedule.horizon,
             range_start=start,
             range_end=end,

@@ -105,7 +105,6 @@ def _run_fields(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "stream": run.stream,
-        "mode": run.mode,
         "plan": run.plan_fingerprint,
         "start": run.range_start,
         "end": run.range_end,

@@ -82,7 +82,7 @@ def _read(sample: Sample, path: str) -> Any:
     if any(finding.is_fault for finding in ledger.findings()):
         raise LedgerDamagedError("a fault")
     with contextlib.suppress(RunRefusedError):
-        ledger.check_fits(part(run_id="another"))
+        ledger.reserve_run(part(run_id="another"), is_trial=True)
     return [json_of(ledger.balances(), ledger.runs())]
 
 

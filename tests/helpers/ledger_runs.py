@@ -15,7 +15,7 @@ HORIZON = 30
 
 def cost(epsilon: float = 0.5, delta: float = 1e-9) -> LifetimeCost:
     """Of a run of labels."""
-    return LifetimeCost(epsilon_units("epsilon", epsilon), delta_units("delta", delta), "hits")
+    return LifetimeCost(epsilon_units("epsilon", epsilon), delta_units("delta", delta))
 
 
 def part(first: int = 0, end: int = 1, **changes: Any) -> PartRequest:
@@ -38,7 +38,7 @@ def part(first: int = 0, end: int = 1, **changes: Any) -> PartRequest:
     }
     asked |= changes
     price, draws_once = asked.pop("cost"), asked.pop("draws_once")
-    amounts = {"mode": price.mode, "plan_epsilon": price.epsilon, "plan_delta": price.delta}
+    amounts = {"plan_epsilon": price.epsilon, "plan_delta": price.delta}
     of_part = {name: asked.pop(name) for name in list(asked) if name in Part.__dataclass_fields__ and name != "run_id"}
     return PartRequest(Run(**asked, **amounts), Part(**of_part), price, draws_once)
 

@@ -189,7 +189,7 @@ def test_a_ledger_is_made_by_what_is_reserved_alone(ledger: Ledger, folder: path
         with pytest.raises(LedgerError, match="there is no ledger"):
             asked()
     assert ledger.reserve(part(), CAPS, is_trial=True).kind == VerdictKind.NEW
-    assert ledger.check_fits(part(), CAPS) is not None
+    assert ledger.reserve_run(part(), CAPS, is_trial=True).kind == VerdictKind.NEW
     with pytest.raises(LedgerError, match="path"):
         Ledger("mysql://host/database")
     assert list(folder.iterdir()) == []
@@ -290,7 +290,7 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
             os.setgid(65534)
             os.setuid(65534)
         ledger = Ledger(path)
-        assert ledger.check_fits(part(run_id="run 5")) is not None
+        assert ledger.reserve_run(part(run_id="run 5"), is_trial=True).kind == VerdictKind.NEW
         report.write_text(str(ledger.balances()[0].runs))
         ledger.reserve(part(run_id="run 5"))
 

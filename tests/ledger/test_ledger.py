@@ -220,9 +220,10 @@ def test_a_run_that_would_exceed_a_cap_is_refused_and_changes_nothing(
     for number in range(runs):
         ledger.reserve(part(run_id=f"run {number}", cost=cost(epsilon)), caps)
     before = ledger.runs()
-    for asked in (ledger.reserve, ledger.reserve_run, ledger.check_fits):
-        with pytest.raises(BudgetExceededError, match=words):
-            asked(part(run_id="one more", cost=cost(epsilon)))
+    for asked in (ledger.reserve, ledger.reserve_run):
+        for is_trial in (True, False):
+            with pytest.raises(BudgetExceededError, match=words):
+                asked(part(run_id="one more", cost=cost(epsilon)), is_trial=is_trial)
     assert ledger.runs() == before
 
 
@@ -267,7 +268,6 @@ def test_what_no_run_begins_with(ledger: Ledger) -> None:
 def test_a_run_that_was_set_aside_is_used_for_nothing_more(ledger: Ledger) -> None:
     verdict = ledger.reserve_run(part(run_id="run", key_fingerprint="", state_path=""), CAPS)
     assert ledger.reserve_run(part(run_id="run")).kind == CONTINUES
-    assert ledger.check_fits(part(run_id="run")) is None
     assert ledger.reserve(part(run_id="run")).kind == CONTINUES
     assert (verdict.kind, verdict.part, spent(ledger)) == (NEW, None, cost().epsilon)
     assert ledger.reserve_run(part(run_id="run", key_fingerprint="")).kind == CONTINUES

@@ -115,7 +115,7 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(max_e
 @pytest.mark.parametrize("max_epsilon", [9, 14, 20])
 def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(max_epsilon):
     """With a small delta and a large max_epsilon they are more than one part in 10^12."""
-    first = LifetimeCost(8 * 10**15, 10**18, "looks", "6", 3 * 10**15, delta_events=10**16, distance=10**11)
+    first = LifetimeCost(8 * 10**15, 10**18, "6", 3 * 10**15, delta_events=10**16, distance=10**11)
     rule = BudgetRule.declare(max_epsilon, 1e-4, first)
     left = rule.max_epsilon - rule.base.epsilon
     assert runs_that_fit(rule, first) == left // first.divergence
@@ -194,7 +194,7 @@ def test_a_rule_that_cannot_be_is_not_read(changes):
 @pytest.mark.parametrize("max_delta", [1e-15, 1e-11])
 def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes(order, max_delta):
     """The formula of docs/guarantee.md, "Conversion", in floats."""
-    first = LifetimeCost(10**15, 10**22, "names", order, 10**14)
+    first = LifetimeCost(10**15, 10**22, order, 10**14)
     rule, alpha = BudgetRule.declare(900, max_delta, first), float(order)
     delta = rule.base.delta / 10**30
     loss = (math.log(1 / delta) + alpha * math.log(1 - 1 / alpha) - math.log(alpha - 1)) / (alpha - 1)
@@ -239,7 +239,7 @@ def test_the_divergence_of_a_pure_run_is_that_of_randomized_response(order, epsi
 def test_amounts_that_only_a_rule_could_have_made_are_checked():
     rule = BudgetRule.declare(4, 1e-8, cost())
     with pytest.raises(ValueError, match="conversion"):
-        dataclasses.replace(rule, base=Price(rule.base.epsilon * 9 // 10, rule.base.delta, 0))
+        dataclasses.replace(rule, base_epsilon=rule.base_epsilon * 9 // 10)
     with pytest.raises(ValueError, match="order"):
         dataclasses.replace(rule, order="")
     with pytest.raises(ValueError, match="rule must be"):
