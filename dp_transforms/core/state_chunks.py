@@ -33,18 +33,18 @@ class Kind(enum.StrEnum):
     """Of what a chunk is: `BudgetEntries`, where tests come in rounds those of round 0, and then of the others;
     `HitEntries`; `FollowedItems`; and the hit bound of `MonitorState`, a number. The numbers and values are stored."""
 
-    USER_BUDGETS = "purses"
-    USER_BUDGETS_1 = "purses_1"
-    USER_BUDGETS_2 = "purses_2"
-    USER_BUDGETS_3 = "purses_3"
-    HITS = "budgets"
-    FOLLOWED = "known"
+    USER_BUDGETS = "user_budgets"
+    USER_BUDGETS_1 = "user_budgets_1"
+    USER_BUDGETS_2 = "user_budgets_2"
+    USER_BUDGETS_3 = "user_budgets_3"
+    HITS = "contribution_counters"
+    FOLLOWED = "followed"
     HIT_BOUND = "hit_bound"
-    USER_BUDGETS_4 = "purses_4"
+    USER_BUDGETS_4 = "user_budgets_4"
 
     @classmethod
     def budgets_of_round(cls, number: int) -> Kind:
-        return cls(f"purses_{number}" if number else "purses")
+        return cls(f"user_budgets_{number}" if number else "user_budgets")
 
     @property
     def is_of_items(self) -> bool:

@@ -49,22 +49,10 @@ _MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 _HEAVY_HITTER = _record(
     "HeavyHitter",
     _field("item", "string", "Label of the item."),
-    _field("zone", ["null", "string"], "mode hits: above (free of charge) or between (charged); else null."),
-    _field(
-        "noisy_count",
-        ["null", "long"],
-        "Users that hold it, with discrete Laplace noise; null for above, kms21 and names.",
-    ),
-    _field(
-        "level",
-        ["null", "long"],
-        "mode looks: boundaries that the noisy sum of weights reaches, from 1; else null.",
-    ),
-    _field(
-        "at_least_users",
-        ["null", "long"],
-        "mode looks: at least so many users hold it, or 0: not stated; else null.",
-    ),
+    _field("zone", ["null", "string"], "Of hits: above (free of charge) or between (charged)."),
+    _field("noisy_count", ["null", "long"], "With counts: users that hold it, with discrete Laplace noise."),
+    _field("level", ["null", "long"], "Of contributions: boundaries that the noisy sum of weights reaches, from 1."),
+    _field("at_least_users", ["null", "long"], "Of contributions: so many users hold it, or more. 0: not stated."),
 )
 _BEFORE_ITEMS = [
     _field("stream", "string", "Name of the stream."),
@@ -74,11 +62,7 @@ _BEFORE_ITEMS = [
 _BEHIND_ITEMS = [
     _field("epsilon_total", "double", "Epsilon of the whole run, for each user."),
     _field("delta", "double", "Delta of the whole run, for each user."),
-    _field(
-        "epsilon_spent",
-        "double",
-        "Running estimate of the part of epsilon_total used so far, from public output alone.",
-    ),
+    _field("epsilon_spent", "double", "Running estimate of what of epsilon_total is used so far, of public output."),
 ]
 WINDOW_REPORT_AVRO_SCHEMA = _record(
     "WindowReport",
@@ -153,7 +137,7 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
 
 def _shape(schema: Any) -> Any:
     """What decoding needs of a schema, to compare."""
-    return _without(schema, "doc", "namespace", "default")
+    return _without(schema, "doc", "namespace")
 
 
 def _reports(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[WindowReport]:

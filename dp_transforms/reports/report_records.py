@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
 
 HEADER_KEY = "shh.header"
-HEADER_VERSION = 2
+HEADER_VERSION = 3
 BOTH_REPORTS = (
     " This is the report of the blocks of windows of a run. It and the report of its windows are protected so together:"
     " both cost this once."

@@ -29,7 +29,7 @@ from dp_transforms.checks import on_one_line, without_secrets
 from dp_transforms.runs.records import LedgerBusyError, LedgerDamagedError, LedgerError, Part, Population, Run
 from dp_transforms.stores.local_files import create_new
 
-VERSION = 4
+VERSION = 5
 _KEYS: dict[type, tuple[str, str]] = {
     Population: ("populations", "name"),
     Run: ("runs", "run_id"),

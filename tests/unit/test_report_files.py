@@ -84,7 +84,7 @@ def of_json(path):
 @pytest.mark.parametrize(("ending", "read"), [("avro", of_avro), ("jsonl", of_json)])
 def test_the_library_of_a_format_reads_what_is_written(tmp_path, ending, read):
     header, records = read(written(tmp_path, ending))
-    assert header == {"version": 2, **{name: value for name, value in dataclasses.asdict(HEADER).items() if value}}
+    assert header == {"version": 3, **{name: value for name, value in dataclasses.asdict(HEADER).items() if value}}
     assert records[1] == {
         "stream": "news",
         "window_start": datetime.datetime(2017, 10, 1, 3, tzinfo=datetime.UTC),
@@ -185,7 +185,7 @@ def test_format_by_ending():
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_file_of_another_version_names_the_remedy_whatever_its_schema(tmp_path, ending):
-    header = HEADER.to_json().replace('"version": 2', '"version": 3')
+    header = HEADER.to_json().replace('"version": 3', '"version": 2')
     path = tmp_path / f"other.{ending}"
     if ending == "avro":
         with path.open("wb") as handle:
@@ -193,7 +193,7 @@ def test_a_file_of_another_version_names_the_remedy_whatever_its_schema(tmp_path
             fastavro.writer(handle, other, [], metadata={HEADER_KEY: header})
     else:
         path.write_text(f'{{"header": {header}}}\n')
-    with pytest.raises(ReportFileError, match=r"must have version 2\. Read it with the version of shh"):
+    with pytest.raises(ReportFileError, match=r"must have version 3\. Read it with the version of shh"):
         read_all(path)
 
 
@@ -262,8 +262,8 @@ NAMES_LINE = encode_report(NAMES) + "\n"
     [
         ["[" * 100_000 + "]" * 100_000 + "\n"],
         ['{"header": ' + '{"a":' * 50_000 + "1" + "}" * 50_000 + "}\n"],
-        *([line] for line in (RECORD_LINE, "null\n", '{"header": {"version": 2}}\n', '{"header": []}\n')),
-        *([HEADER_LINE.replace('"version": 2', f'"version": {other}')] for other in ("3", "[2]")),
+        *([line] for line in (RECORD_LINE, "null\n", '{"header": {"version": 3}}\n', '{"header": []}\n')),
+        *([HEADER_LINE.replace('"version": 3', f'"version": {other}')] for other in ("2", "[3]")),
         *([HEADER_LINE, line] for line in ("{}\n", "[1]\n", "\n", RECORD_LINE.rstrip("\n"), b'{"stream": "\xff"}\n')),
         [HEADER_LINE, RECORD_LINE, RECORD_LINE[:-20]],
         *([HEADER_LINE, RECORD_LINE.replace("0.25", number)] for number in ("1e400", "NaN", "1" * 400)),
