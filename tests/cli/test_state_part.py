@@ -281,7 +281,7 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):
 def test_a_state_that_was_made_without_the_noise_key_is_refused(nights):
     """With right checksums: as it was, but with full budgets."""
     nights.take(1)
-    cells = [(row.kind, row.bucket, bytes(nights.state.cell(row))) for row in nights.state.rows]
+    cells = [(row.kind, row.bucket, bytes(nights.state.chunk(row))) for row in nights.state.rows]
     write_state(nights.folder / "written", nights.state.header, cells, sealing_key(OTHER_KEY))
     os.replace(nights.folder / "written", nights.folder / "run.state")
     assert "is not sealed with this noise key" in nights.refused(2)
