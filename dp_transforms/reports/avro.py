@@ -37,47 +37,20 @@ _MAX_CONTAINER_HEADER_BYTES = MAX_HEADER_BYTES + (1 << 16)
 _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 
-def _field(name: str, kind: Any, doc: str) -> dict[str, Any]:
-    return {"name": name, "type": kind, "doc": doc}
+def _record(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": each, "type": kind} for each, kind in fields.items()]}
 
 
-def _record(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": list(fields)}
-
-
-_MICROS = {"type": "long", "logicalType": "timestamp-micros"}
-_HEAVY_HITTER = _record(
-    "HeavyHitter",
-    _field("item", "string", "Label of the item."),
-    _field("zone", ["null", "string"], "Of hits: above (free of charge) or between (charged)."),
-    _field("noisy_count", ["null", "long"], "With counts: users that hold it, with discrete Laplace noise."),
-    _field("level", ["null", "long"], "Of contributions: boundaries that the noisy sum of weights reaches, from 1."),
-    _field("at_least_users", ["null", "long"], "Of contributions: so many users hold it, or more. 0: not stated."),
-)
-_BEFORE_ITEMS = [
-    _field("stream", "string", "Name of the stream."),
-    _field("window_start", _MICROS, "Start of the window (inclusive), UTC."),
-    _field("window_end", _MICROS, "End of the window (exclusive), UTC."),
-]
-_BEHIND_ITEMS = [
-    _field("epsilon_total", "double", "Epsilon of the whole run, for each user."),
-    _field("delta", "double", "Delta of the whole run, for each user."),
-    _field("epsilon_spent", "double", "Running estimate of what of epsilon_total is used so far, of public output."),
-]
-WINDOW_REPORT_AVRO_SCHEMA = _record(
-    "WindowReport",
-    *_BEFORE_ITEMS,
-    _field(
-        "heavy_hitters",
-        {"type": "array", "items": _HEAVY_HITTER},
-        "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label."
-        " Ranks, and what is new, rising, falling or gone, follow from these: docs/read_a_report.md.",
-    ),
-    *_BEHIND_ITEMS,
-) | {
-    "namespace": "shh",
-    "doc": "Items held by many users in one window, differentially private for each user over the whole run.",
-}
+_MICROS, _MAY_BE_LONG = {"type": "long", "logicalType": "timestamp-micros"}, ["null", "long"]
+_BEFORE_ITEMS = {"stream": "string", "window_start": _MICROS, "window_end": _MICROS}
+_OF_ITEM = {"item": "string", "zone": ["null", "string"]}
+_OF_ITEM |= dict.fromkeys(("noisy_count", "level", "at_least_users"), _MAY_BE_LONG)
+_BEHIND_ITEMS = dict.fromkeys(("epsilon_total", "delta", "epsilon_spent"), "double")
+_HEAVY_HITTER = _record("HeavyHitter", _OF_ITEM)
+_HEAVY_HITTERS = {"heavy_hitters": {"type": "array", "items": _HEAVY_HITTER}}
+# What the fields mean: `core.window_report` and docs/formats.md.
+WINDOW_REPORT_AVRO_SCHEMA = _record("WindowReport", {**_BEFORE_ITEMS, **_HEAVY_HITTERS, **_BEHIND_ITEMS})
+WINDOW_REPORT_AVRO_SCHEMA["namespace"] = "shh"
 
 
 def _without(schema: Any, *keys: str) -> Any:
@@ -90,14 +63,11 @@ def _without(schema: Any, *keys: str) -> Any:
 
 
 # What is decoded one after the other: the head of a file, numbers, and of a report the fields before the heavy hitters,
-# each of these, and the fields behind them.
+# each of these, and the fields behind them. A long may hold times that datetime cannot.
 _HEAD = fastavro.parse_schema(HEADER_SCHEMA)
-_LONG = fastavro.parse_schema("long")
-# A long may hold times that datetime cannot.
-_BEFORE, _ENTRY, _BEHIND = (
-    fastavro.parse_schema(_without(schema, "logicalType"))
-    for schema in (_record("before", *_BEFORE_ITEMS), _HEAVY_HITTER, _record("behind", *_BEHIND_ITEMS))
-)
+_LONG, _ENTRY = fastavro.parse_schema("long"), fastavro.parse_schema(_HEAVY_HITTER)
+_BEFORE = fastavro.parse_schema(_without(_record("before", _BEFORE_ITEMS), "logicalType"))
+_BEHIND = fastavro.parse_schema(_record("behind", _BEHIND_ITEMS))
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
@@ -126,18 +96,13 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
         raise ReportFileError(f"the file is no Avro object container file with {HEADER_KEY}, so shh did not write it.")
     header = ReportHeader.from_fields(decode_json(metadata[HEADER_KEY], dict[str, Any]))  # first: it has the version
     schema = decode_json(metadata.get("avro.schema", b"null"), Any)
-    if _shape(schema) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
+    if _without(schema, "doc") != WINDOW_REPORT_AVRO_SCHEMA:
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
     codec = metadata.get("avro.codec", b"null")
     if codec not in (b"null", b"deflate"):
         raise ReportFileError("the Avro codec of a report file must be null or deflate.")
     handle.seek(head.tell())
     return header, _reports(handle, codec == b"deflate", container["sync"])
-
-
-def _shape(schema: Any) -> Any:
-    """What decoding needs of a schema, to compare."""
-    return _without(schema, "doc", "namespace")
 
 
 def _reports(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[WindowReport]:
