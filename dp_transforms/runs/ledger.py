@@ -341,13 +341,10 @@ def _population(rows: Rows, request: PartRequest, caps: Caps | None) -> Populati
                     f"the ledger knows no population {request.run.population}. Declare it, once, with --caps: what its"
                     " users may ever lose."
                 )
-            rule = BudgetRule.declare(caps.max_epsilon, caps.max_delta, request.cost, caps.rule)
+            rule = BudgetRule.declare(*caps, request.cost)
             population = Population(**vars(rule), name=request.run.population, declared_at=_now())
             rows.put(population)
-        elif caps is not None and (
-            cap_units(caps.max_epsilon, caps.max_delta) != (population.max_epsilon, population.max_delta)
-            or caps.rule not in (None, population.kind)
-        ):
+        elif caps is not None and cap_units(*caps) != (population.max_epsilon, population.max_delta):
             raise RunRefusedError(
                 f"the caps of population {population.name} are set once: max epsilon"
                 f" {amount(from_epsilon_units(population.max_epsilon))}, max delta"

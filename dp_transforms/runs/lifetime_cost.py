@@ -37,7 +37,6 @@ LARGEST_MAX_EPSILON = Decimal(1000)
 LARGEST_MAX_DELTA = Decimal("0.01")
 LARGEST_ORDER = 10**6  # with which e^(order max_epsilon) is within the exponents of `_MATH`
 BASIC, RENYI = "basic", "renyi"
-RULES = (BASIC, RENYI)
 # For the distances of sampled noise these parts are set aside: of the first delta at least, and of max_delta at most.
 _SAMPLING_SHARE, _LARGEST_SHARE = 10**12, 1000
 # 60 digits, each operation correctly rounded; results are moved by 10^-50 in the safe direction before they are used.
@@ -56,12 +55,15 @@ def delta_units(name: str, value: object) -> int:
 
 
 def cap_units(max_epsilon: object, max_delta: object) -> tuple[int, int]:
-    """Caps in units of 10^-15 and 10^-30, rounded down. Raises ValueError for what is no amount, or rounds to 0."""
+    """Caps in units of 10^-15 and 10^-30, rounded down. Raises ValueError for what is no amount, or out of range."""
     caps = []
-    for name, value, digits in (("max_epsilon", max_epsilon, EPSILON_DIGITS), ("max_delta", max_delta, DELTA_DIGITS)):
+    for name, value, digits, largest in (
+        ("max_epsilon", max_epsilon, EPSILON_DIGITS, LARGEST_MAX_EPSILON),
+        ("max_delta", max_delta, DELTA_DIGITS, LARGEST_MAX_DELTA),
+    ):
         units = -_up(_decimal(name, value).copy_negate(), digits)  # exact, unlike a minus
-        if not units:
-            raise ValueError(f"{name} must be at least 1e-{digits}, got {shown(value)}.")
+        if not 0 < units <= _up(largest, digits):
+            raise ValueError(f"{name} must lie in 1e-{digits} .. {largest}, got {shown(value)}.")
         caps.append(units)
     return caps[0], caps[1]
 
@@ -96,23 +98,20 @@ class LifetimeCost:
     @classmethod
     def of_plan(cls, plan: Plan) -> LifetimeCost:
         """The cost of a run of this plan."""
-        epsilon, delta, paid = (
-            epsilon_units("epsilon", plan.epsilon),
-            delta_units("delta", plan.delta),
-            plan.contributions,
-        )
+        epsilon, delta = epsilon_units("epsilon", plan.epsilon), delta_units("delta", plan.delta)
+        paid = plan.contributions
         if paid is None:
             return cls(epsilon, delta)
         with decimal.localcontext(_MATH):
-            events = _exactly("open", plan.delta_open) + _exactly("hash", plan.shares.hash) + _SLACK
+            events = Decimal(plan.delta_open) + Decimal(plan.shares.hash) + _SLACK
             # The share of sampling is (1 + e^epsilon) d.
-            distance = _exactly("sampling", plan.shares.sampling) / (1 + Decimal(plan.epsilon).exp()) + _SLACK
+            distance = Decimal(plan.shares.sampling) / (1 + Decimal(plan.epsilon).exp()) + _SLACK
         return cls(
             epsilon=epsilon,
             delta=delta,
             # The exact value of the float: the order of the prices, and none beside it.
             order=str(Decimal(paid.order)),
-            divergence=_up(_exactly("budget", paid.budget), EPSILON_DIGITS),
+            divergence=_up(Decimal(paid.budget), EPSILON_DIGITS),
             delta_events=_up(events, DELTA_DIGITS),
             distance=_up(distance, _DISTANCE_DIGITS),
         )
@@ -157,15 +156,16 @@ class BudgetRule:
     sampling: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in RULES:
-            raise ValueError(f"the rule must be one of {', '.join(RULES)}, got {shown(self.kind)}.")
-        largest = _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS), _up(LARGEST_MAX_DELTA, DELTA_DIGITS)
-        if not (0 < self.max_epsilon <= largest[0] and 0 < self.max_delta <= largest[1]):
+        if self.kind not in (BASIC, RENYI):
+            raise ValueError("the rule must be basic or renyi.")
+        if not (0 < self.max_epsilon <= _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS)) or not (
+            0 < self.max_delta <= _up(LARGEST_MAX_DELTA, DELTA_DIGITS)
+        ):
             raise ValueError("the caps of the rule are out of range.")
         if bool(self.order) != (self.kind == RENYI):
             raise ValueError("the rule renyi, and no other, has an order.")
         if self.kind == RENYI and not 1 < Decimal(self.order) <= LARGEST_ORDER:
-            raise ValueError(f"the order of the rule renyi must be at most {LARGEST_ORDER:,}. Use basic.")
+            raise ValueError("the order of the rule renyi is out of range.")
         if self.kind == RENYI and self.base_epsilon < _conversion_loss(self.order, self.base_delta):
             raise ValueError("the base of the rule does not pay for the conversion at its order.")
 
@@ -174,40 +174,23 @@ class BudgetRule:
         return Price(self.base_epsilon, self.base_delta, 0)
 
     @classmethod
-    def declare(
-        cls, max_epsilon: object, max_delta: object, first: LifetimeCost, kind: str | None = None
-    ) -> BudgetRule:
-        """The rule of a new population, from its caps and its first plan, before anything is published.
-
-        kind: None for the one that admits more runs of the first plan; ``renyi`` if both admit as many, or ``basic`` if
-        the plan has no order. In ``renyi`` the first plan costs its epsilon and delta, and at most a thousandth of
-        max_delta more; a further one of the same order costs its divergence, about half of its epsilon. Raises
-        ValueError for caps that are not numbers in range, and for ``renyi`` with a plan that it cannot begin with.
-        """
-        largest_epsilon, largest_delta = cap_units(max_epsilon, max_delta)
-        if largest_epsilon > _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS):
-            raise ValueError(f"max_epsilon must be at most {LARGEST_MAX_EPSILON}, got {shown(max_epsilon)}.")
-        if largest_delta > _up(LARGEST_MAX_DELTA, DELTA_DIGITS):
-            raise ValueError(
-                f"max_delta must be at most {LARGEST_MAX_DELTA}, got {shown(max_delta)}. Use one such as 1e-8."
-            )
-        if kind is not None:
-            return cls._of_kind(kind, largest_epsilon, largest_delta, first)
-        basic = cls(BASIC, largest_epsilon, largest_delta)
-        if not first.order:
-            return basic
-        try:
-            renyi = cls._of_kind(RENYI, largest_epsilon, largest_delta, first)
-        except ValueError:
-            return basic
-        return renyi if renyi.runs_that_fit(first) >= basic.runs_that_fit(first) else basic
+    def declare(cls, max_epsilon: object, max_delta: object, first: LifetimeCost) -> BudgetRule:
+        """The rule of a new population, from its caps and its first plan, before anything is published: the one that
+        admits more runs of this plan; ``renyi`` if both admit as many. Raises ValueError for caps that are not numbers
+        in range."""
+        caps = cap_units(max_epsilon, max_delta)
+        basic, renyi = cls(BASIC, *caps), cls.renyi(*caps, first)
+        return renyi if renyi and renyi.runs_that_fit(first) >= basic.runs_that_fit(first) else basic
 
     @classmethod
-    def _of_kind(cls, kind: str, max_epsilon: int, max_delta: int, first: LifetimeCost) -> BudgetRule:
-        if kind != RENYI:
-            return cls(kind, max_epsilon, max_delta)
-        if not first.order:
-            raise ValueError("the rule renyi needs a first plan of contributions. Use basic.")
+    def renyi(cls, max_epsilon: int, max_delta: int, first: LifetimeCost) -> BudgetRule | None:
+        """The rule ``renyi`` for these caps, in units; None where it cannot begin with this plan.
+
+        The first plan costs its epsilon and delta, and at most a thousandth of max_delta more; a further one of the
+        same order costs its divergence, about half of its epsilon.
+        """
+        if not first.order or Decimal(first.order) > LARGEST_ORDER:
+            return None
         events, delta = first.delta_events, min(first.delta, max_delta)
         # Enough for as many runs like the first as the caps allow, unless that is a large share of max_delta.
         distances = _sampling_units(first.distance, max_epsilon)
@@ -215,13 +198,11 @@ class BudgetRule:
         by_delta = (max_delta - delta) // max(1, events)
         share = min((1 + min(by_epsilon, by_delta)) * distances, max_delta // _LARGEST_SHARE)
         sampling = max(delta // _SAMPLING_SHARE, distances, share)
-        if sampling > max_delta // 10:
-            raise ValueError("max_epsilon is too large for the rule renyi and this plan. Use basic.")
         # What is left of the first plan's delta pays for the conversion, for all runs together.
         own = _sampling_units(first.distance, first.epsilon)
         conversion = min(delta - events - own, max_delta - events - sampling)
-        if conversion <= 0:
-            raise ValueError("max_delta must be larger than the delta of the first plan. Use a larger one.")
+        if sampling > max_delta // 10 or conversion <= 0:
+            return None
         loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.divergence)
         return cls(RENYI, max_epsilon, max_delta, first.order, loss, conversion, sampling)
 
@@ -310,13 +291,6 @@ def _decimal(name: str, value: object) -> Decimal:
     if number < Decimal(sys.float_info.min) or number > Decimal(sys.float_info.max) or len(str(number)) > 400:
         raise ValueError(f"{name} must be a normal number, not too small and not too large, got {shown(value)}.")
     return number
-
-
-def _exactly(name: str, value: float) -> Decimal:
-    """A share of a plan: 0, or a normal float, as the exact number."""
-    if value != 0 and not (math.isfinite(value) and value >= sys.float_info.min):
-        raise ValueError(f"{name} must be 0 or a normal number > 0, got {shown(value)}.")
-    return Decimal(value)
 
 
 def _up(value: Decimal, digits: int) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import decimal
 import enum
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from dp_transforms.checks import check_names, check_whole
 from dp_transforms.errors import UserError
@@ -69,13 +69,11 @@ class Status(enum.StrEnum):
     RELEASED = "released"  # a run that drew nothing; a part that published nothing
 
 
-@dataclasses.dataclass(frozen=True)
-class Caps:
-    """What the users of a population may ever lose. rule: as in `BudgetRule.declare`; None for its default."""
+class Caps(NamedTuple):
+    """What the users of a population may ever lose."""
 
     max_epsilon: float | str
     max_delta: float | str
-    rule: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

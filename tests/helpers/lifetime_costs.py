@@ -12,7 +12,7 @@ from typing import Any
 
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.runs.lifetime_cost import NOTHING, BudgetRule, LifetimeCost
+from dp_transforms.runs.lifetime_cost import BASIC, NOTHING, BudgetRule, LifetimeCost, cap_units
 from tests.helpers.modes import plan_of_mode
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
@@ -28,6 +28,16 @@ def plan(epsilon: float = 0.5, delta: float = 1e-9, mode: str = "looks", **choic
 @functools.cache
 def cost(**choices: Any) -> LifetimeCost:
     return LifetimeCost.of_plan(plan(**choices))
+
+
+def basic(max_epsilon: float | str, max_delta: float | str) -> BudgetRule:
+    return BudgetRule(BASIC, *cap_units(max_epsilon, max_delta))
+
+
+def renyi(max_epsilon: float | str, max_delta: float | str, first: LifetimeCost) -> BudgetRule:
+    rule = BudgetRule.renyi(*cap_units(max_epsilon, max_delta), first)
+    assert rule is not None
+    return rule
 
 
 def runs_that_fit(rule: BudgetRule, each: LifetimeCost) -> int:

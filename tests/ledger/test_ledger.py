@@ -306,7 +306,7 @@ def test_caps_are_set_once_and_are_those_of_one_population(ledger: Ledger) -> No
         ledger.reserve(part())
     ledger.reserve(part(run_id="run"), CAPS)
     ledger.reserve(part(run_id="run 2"), Caps(4, "0.00000001"))
-    for caps in (Caps(5, "1e-8"), Caps(4, "1e-7"), Caps(4, "1e-8", "renyi"), Caps("nan", 1e-8)):
+    for caps in (Caps(5, "1e-8"), Caps(4, "1e-7"), Caps("nan", 1e-8)):
         with pytest.raises(RunRefusedError, match=r"set once|max_"):
             ledger.reserve(part(run_id="run 3"), caps)
     ledger.reserve(part(population="films"), Caps(1, 1e-9))
