@@ -302,7 +302,7 @@ def test_caps_are_set_once_and_are_those_of_one_population(ledger: Ledger) -> No
     for caps in (Caps("nan", 1e-8), Caps(-1, 1e-8), Caps(4, 0), Caps(4, 1e-310), Caps(4, 0.5)):
         with pytest.raises(RunRefusedError, match="max_"):
             ledger.reserve(part(), caps)
-    with pytest.raises(RunRefusedError, match="--max-epsilon"):
+    with pytest.raises(RunRefusedError, match="--caps"):
         ledger.reserve(part())
     ledger.reserve(part(run_id="run"), CAPS)
     ledger.reserve(part(run_id="run 2"), Caps(4, "0.00000001"))
