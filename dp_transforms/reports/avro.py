@@ -53,20 +53,11 @@ WINDOW_REPORT_AVRO_SCHEMA = _record("WindowReport", {**_BEFORE_ITEMS, **_HEAVY_H
 WINDOW_REPORT_AVRO_SCHEMA["namespace"] = "shh"
 
 
-def _without(schema: Any, *keys: str) -> Any:
-    """The same schema without these keys, wherever they stand."""
-    if isinstance(schema, list):
-        return [_without(branch, *keys) for branch in schema]
-    if isinstance(schema, dict):
-        return {key: _without(value, *keys) for key, value in schema.items() if key not in keys}
-    return schema
-
-
 # What is decoded one after the other: the head of a file, numbers, and of a report the fields before the heavy hitters,
 # each of these, and the fields behind them. A long may hold times that datetime cannot.
 _HEAD = fastavro.parse_schema(HEADER_SCHEMA)
 _LONG, _ENTRY = fastavro.parse_schema("long"), fastavro.parse_schema(_HEAVY_HITTER)
-_BEFORE = fastavro.parse_schema(_without(_record("before", _BEFORE_ITEMS), "logicalType"))
+_BEFORE = fastavro.parse_schema(_record("before", {"stream": "string", "window_start": "long", "window_end": "long"}))
 _BEHIND = fastavro.parse_schema(_record("behind", _BEHIND_ITEMS))
 
 
@@ -95,8 +86,8 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     if container["magic"] != MAGIC or HEADER_KEY not in metadata:
         raise ReportFileError(f"the file is no Avro object container file with {HEADER_KEY}, so shh did not write it.")
     header = ReportHeader.from_fields(decode_json(metadata[HEADER_KEY], dict[str, Any]))  # first: it has the version
-    schema = decode_json(metadata.get("avro.schema", b"null"), Any)
-    if _without(schema, "doc") != WINDOW_REPORT_AVRO_SCHEMA:
+    schema: object = decode_json(metadata.get("avro.schema", b"null"), Any)
+    if schema != WINDOW_REPORT_AVRO_SCHEMA:
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
     codec = metadata.get("avro.codec", b"null")
     if codec not in (b"null", b"deflate"):
