@@ -194,7 +194,7 @@ class LedgerFile:
         """Errors of the database and of files as LedgerError."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of a name of any bytes in the schema
             reason = on_one_line(without_secrets(str(error).strip().partition("\n")[0]), most=200)
             if "is locked" in reason:
                 raise LedgerBusyError(

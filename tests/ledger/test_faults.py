@@ -121,6 +121,7 @@ DAMAGES: dict[str, Callable[[pathlib.Path], object]] = {
     "cut to a few bytes": lambda path: os.truncate(path, 100),
     "something else": lambda path: path.write_bytes(b"user,item,timestamp\n" * 500),
     "a table less": change("DROP TABLE runs"),
+    "a name of any bytes": lambda path: path.write_bytes(path.read_bytes().replace(b"TABLE runs", b"TABLE \xffuns")),
     "an amount below 0": change("UPDATE runs SET charged_epsilon = '-5'"),
     "an amount that is not whole": change("UPDATE runs SET charged_epsilon = '1.5'"),
     "an amount in words": change("UPDATE populations SET max_delta = 'much'"),
