@@ -104,7 +104,8 @@ class TrendRule(NamedTuple):
 def trends(plan: Mapping[str, Any], reports: Iterable[WindowReport], *, are_all: bool = False) -> Iterator[Trend]:
     """The windows in the order of time. plan: that of their header. are_all: these are all reports of a run, which are
     not those of a later part."""
-    rule = TrendRule.of(plan)
+    rule, schedule = TrendRule.of(plan), plan.get("schedule")
+    start = schedule.get("start_seconds") if isinstance(schedule, dict) else None
     latest: dict[str, WindowReport] = {}
     hits: dict[str, HitsSoFar] = {}
     for report in sorted(reports, key=lambda each: (each.window_start, each.window_end, each.stream)):
@@ -112,20 +113,19 @@ def trends(plan: Mapping[str, Any], reports: Iterable[WindowReport], *, are_all:
         latest[report.stream] = report
         charged = _most_charged(plan, report)
         if report.stream not in hits:
-            is_first = are_all or _begins(plan, report)
+            is_first = are_all or (isinstance(start, int) and report.window_start == start * 1_000_000)
             hits[report.stream] = HitsSoFar(0, None if is_first else (report.epsilon_spent, charged))
         hits[report.stream] = hits[report.stream].after(charged)
         yield _trend(rule, report, before)._replace(hits=hits[report.stream])
 
 
-def encode_trend(trend: Trend, run_id: str | None = None) -> str:
+def encode_trend(trend: Trend) -> str:
     """A window as one line of JSON, in ASCII, for programs: with the rank and the change of each item, and the items
-    that are gone. run_id: of its run, where nothing else says it. Raises ReportFileError if it must not be published.
-    """
+    that are gone. Raises ReportFileError if it must not be published."""
     fields = plain_fields(checked_report(trend.report))
     entries = [{**hitter._asdict(), "rank": rank, "change": change} for hitter, rank, change in trend.entries]
     fields |= {"heavy_hitters": entries, "gone": [hitter.item for hitter in trend.gone]}
-    return json_line(fields if run_id is None else {"run_id": run_id, **fields}, ascii_only=True)
+    return json_line(fields, ascii_only=True)
 
 
 def size_of(hitter: HeavyHitter) -> int:
@@ -177,13 +177,6 @@ def _most_charged(plan: Mapping[str, Any], report: WindowReport) -> int:
     most = paid.get("max_items_per_user") if isinstance(paid, dict) else None
     charged = sum(hitter.zone != ABOVE for hitter in report.heavy_hitters)
     return min(most, charged) if isinstance(most, int) and most > 0 else charged
-
-
-def _begins(plan: Mapping[str, Any], report: WindowReport) -> bool:
-    """Whether it is the first window of the run."""
-    schedule = plan.get("schedule")
-    start = schedule.get("start_seconds") if isinstance(schedule, dict) else None
-    return isinstance(start, int) and report.window_start == start * 1_000_000
 
 
 def _least_change(plan: Mapping[str, Any]) -> int | None:

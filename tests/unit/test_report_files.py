@@ -6,10 +6,11 @@ import io
 import json
 import math
 import os
-import random
 
 import fastavro
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, decode_report, encode_report, report_format
@@ -43,10 +44,13 @@ BIG_NEW_KNOWN = [
 
 @pytest.mark.parametrize("ending", [*ENDINGS, "json", "ndjson", "AVRO"])
 def test_what_is_written_is_read_sorted_by_stream_and_window(tmp_path, ending):
-    header, reports = read_all(written(tmp_path, ending))
-    assert header == HEADER
-    assert reports == IN_ORDER
-    assert reports != REPORTS  # the order is the writer's work, not the test's
+    assert read_all(written(tmp_path, ending)) == (HEADER, IN_ORDER)
+    assert IN_ORDER != REPORTS  # the order is the writer's work, not the test's
+    os.unlink(tmp_path / f"report.{ending}")
+    assert read_all(written(tmp_path, ending, [])) == (HEADER, []), "zero reports make a valid file"
+    os.unlink(tmp_path / f"report.{ending}")
+    many = [report(i, *(HeavyHitter(f"item {j}", None, j - 1) for j in range(i % 60))) for i in range(1100)]
+    assert read_all(written(tmp_path, ending, many)) == (HEADER, many), "through several blocks of Avro"
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -55,11 +59,6 @@ def test_a_header_of_the_largest_size_is_read(tmp_path, ending):
     header = ReportHeader("r", "s", "g", {"x": "y" * (MAX_HEADER_BYTES - frame)})
     assert len(header.to_json()) == MAX_HEADER_BYTES
     assert read_all(written(tmp_path, ending, header=header)) == (header, IN_ORDER)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_zero_reports_make_a_valid_file(tmp_path, ending):
-    assert read_all(written(tmp_path, ending, [])) == (HEADER, [])
 
 
 def of_avro(path):
@@ -100,30 +99,13 @@ def test_the_library_of_a_format_reads_what_is_written(tmp_path, ending, read):
     assert records[3]["heavy_hitters"][1:] == BIG_NEW_KNOWN
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_many_windows_pass_through_several_blocks(tmp_path, ending):
-    reports = [report(i, *(HeavyHitter(f"item {j}", None, j - 1) for j in range(i % 60))) for i in range(1100)]
-    path = written(tmp_path, ending, reports)
-    assert read_all(path)[1] == reports
+@given(st.integers(-60 * 10**15, 250 * 10**15), st.integers(1, 10**9), st.floats(0, 1e300), st.floats(0, 1))
+def test_numbers_and_times_survive_json_exactly(start, length, epsilon, delta):
+    original = WindowReport("s", start, start + length, [], epsilon, delta, epsilon)
+    assert decode_report(encode_report(original)) == original
 
 
-def test_numbers_and_times_survive_json_exactly():
-    generator = random.Random(7)
-    for _ in range(300):
-        start = generator.randrange(-60 * 10**15, 250 * 10**15)
-        original = WindowReport(
-            "s",
-            start,
-            start + generator.randrange(1, 10**9),
-            [],
-            generator.random(),
-            generator.random() * 1e-9,
-            0.1 + 0.2,
-        )
-        assert decode_report(encode_report(original)) == original
-
-
-NOT_WHOLE = (True, False, 1.0, 7.5, math.nan, "5", MAX_LONG + 1)
+NOT_WHOLE = (True, 1.0, math.nan, "5", MAX_LONG + 1)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +113,8 @@ NOT_WHOLE = (True, False, 1.0, 7.5, math.nan, "5", MAX_LONG + 1)
     [
         ({"heavy_hitters": [HeavyHitter("a", ABOVE, 700)]}, "noisy_count must be null"),
         ({"heavy_hitters": [HeavyHitter("a", "below", None)]}, "zone"),
-        ({"heavy_hitters": [HeavyHitter("a", BETWEEN, 7.5)]}, "noisy_count"),
-        ({"heavy_hitters": [HeavyHitter("a", BETWEEN, True)]}, "noisy_count"),
-        ({"heavy_hitters": [HeavyHitter("a", BETWEEN, 1 << 63)]}, "noisy_count"),
+        *(({"heavy_hitters": [HeavyHitter("a", BETWEEN, count)]}, "noisy_count") for count in NOT_WHOLE),
         ({"heavy_hitters": [HeavyHitter("a", ABOVE, None, 1, 5)]}, "null beside a level"),
-        ({"heavy_hitters": [HeavyHitter("a", BETWEEN, None, 1, 5)]}, "null beside a level"),
         ({"heavy_hitters": [HeavyHitter("a", BETWEEN, 700, 1, 5)]}, "null beside a level"),
         ({"heavy_hitters": [HeavyHitter("a", None, -1, 1, 5)]}, "at least 0 beside a level"),
         ({"heavy_hitters": [HeavyHitter("a", None, None, None, 5)]}, "at_least_users of a heavy hitter must be null"),
