@@ -1,29 +1,21 @@
-"""The state of a run as a file: what is written is read, what is changed in it is found, cells join in any order."""
+"""The state of a run as a file: what is written is read, what is changed in it is found."""
 
 import dataclasses
 import os
 import subprocess
 import sys
 
-import hypothesis.strategies as st
 import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 
 from dp_transforms.core.contribution_counters import HitEntries
-from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems
 from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.state_chunks import (
     BUCKETS,
     Kind,
-    buckets_of_shard,
     chunks_by_bucket,
     hit_bound_chunk,
-    join_chunks,
-    pack_chunk,
-    unpack_chunk,
 )
 from dp_transforms.core.steps import NameItems
 from dp_transforms.core.user_budgets import BudgetEntries
@@ -33,10 +25,10 @@ from dp_transforms.runs.state_file import FORMAT_VERSION, StateFile, StateHeader
 from dp_transforms.stores.local_files import create_new
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.small_runs import SECRET, settings_of, small_plan
+from tests.helpers.small_runs import SECRET, small_plan
+from tests.helpers.state_entries import KEYS, followed_of
 
 HEADER = StateHeader("run-1", 3)
-KEYS = settings_of(small_plan()).stream_keys(SECRET)
 KEY = sealing_key(SECRET)
 
 
@@ -47,13 +39,6 @@ def entries_of(users):
     size = len(users)
     looks, last = (draws.integers(1, most, size).astype(np.uint32) for most in (9, 3))
     return BudgetEntries(users, draws.integers(0, 1000, size), looks, last)
-
-
-def followed_of(labels, last_named):
-    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
-    ordered = np.empty(len(table), dtype=np.int64)
-    ordered[positions] = last_named
-    return FollowedItems(table, ordered)
 
 
 def written(path, header=HEADER):
@@ -248,67 +233,6 @@ def test_one_process_at_a_time_holds_a_state(tmp_path):
     with pytest.raises(StateError, match="cannot be made"), hold_state(tmp_path / "linked"):
         pass
     assert not (tmp_path / "victim").exists()
-
-
-def purses_of(part):
-    users = np.array(sorted(part), dtype=np.uint64)
-    ones = np.ones(len(users), np.uint32)
-    return BudgetEntries(users, np.array([part[int(user)] for user in users], np.int64), ones, 0 * ones)
-
-
-def hits_of(part):
-    users = np.array(sorted(part), dtype=np.uint64)
-    return HitEntries(users, np.array([part[int(user)] for user in users], dtype=np.uint32))
-
-
-JOINS = {  # how entries are made of numbers by user or item, which number stays, and how they are read
-    Kind.USER_BUDGETS: (purses_of, min, lambda found: (found.users, found.left)),
-    Kind.HITS: (hits_of, max, lambda found: (found.users, found.hits)),
-    Kind.FOLLOWED: (
-        lambda part: followed_of([str(item) for item in part], list(part.values())),
-        max,
-        lambda found: (np.array(found.table.labels.to_pylist(), dtype=np.uint64), found.last_named),
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", JOINS)
-@settings(max_examples=30)
-@given(
-    parts=st.lists(st.dictionaries(st.integers(0, 30) | st.integers(0, 2**64 - 1), st.integers(1, 9), max_size=20)),
-    source=st.randoms(use_true_random=False),
-)
-def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
-    """The least that is left, the most that was paid, the window that an item was named in last."""
-    make, later, numbers = JOINS[kind]
-    cells, expected = [], {}
-    for part in parts:
-        cells += [cell for _, cell in chunks_by_bucket(make(part))]
-        expected |= {key: later(value, expected.get(key, value)) for key, value in part.items()}
-    joined = join_chunks(kind, cells)
-    source.shuffle(cells)
-    assert join_chunks(kind, [*cells, *cells[:3], *joined]) == joined
-    keys, found = numbers(type(make({})).of_messages(joined))
-    assert dict(zip(keys.tolist(), found.tolist(), strict=True)) == expected
-
-
-def test_items_that_were_named_long_ago_are_forgotten():
-    cells = [cell for _, cell in chunks_by_bucket(followed_of(["a", "b", "c"], [3, 4, 5]))]
-    for named_from, kept in ((3, {"a", "b", "c"}), (4, {"b", "c"}), (6, set())):
-        found = FollowedItems.of_messages(join_chunks(Kind.FOLLOWED, cells, named_from=named_from))
-        assert set(found.table.labels.to_pylist()) == kept
-
-
-@given(st.integers(0, 2**64 - 1), st.integers(1, 200))
-def test_the_bucket_of_a_hash_is_among_those_of_its_shard(value, shards):
-    assert value % BUCKETS in buckets_of_shard(value % shards, shards)
-
-
-def test_a_cell_travels_with_its_kind_and_bucket():
-    for kind in Kind:
-        data = pack_chunk(kind, BUCKETS - 1, b"cell")
-        assert data
-        assert unpack_chunk(data) == (kind, BUCKETS - 1, b"cell")
 
 
 def test_a_chunk_of_another_bucket_is_refused(tmp_path):
