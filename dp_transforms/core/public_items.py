@@ -44,24 +44,26 @@ Whole = npt.NDArray[np.int64]
 class PublicItems:
     """A public list of items. Events with other items are left out; the order of the list does not matter.
 
-    labels: pyarrow string array, distinct, in the order of their UTF-8 bytes. Raises ValueError for any other;
-        `of_ids`, `of_text` and `read` put them in order.
+    labels: ids in any order, perhaps several times; then, as an attribute, distinct and in the order of their UTF-8
+        bytes. name: of the list, for errors. Raises ValueError for what is no id, and for none or too many.
 
     >>> items = PublicItems.of_ids(["pear", "apple", "pear", 7])
     >>> items.labels.to_pylist()
     ['7', 'apple', 'pear']
     """
 
-    def __init__(self, labels: pa.StringArray) -> None:
-        if not isinstance(labels, pa.StringArray) or not 0 < len(labels) <= MOST_DOMAIN_ITEMS or labels.null_count:
+    def __init__(self, labels: pa.StringArray, name: str = "the list of items") -> None:
+        if not isinstance(labels, pa.StringArray) or labels.null_count or not are_ids(labels):
+            raise ValueError(f"each public item must be {ID_RULE}, none of them missing. Use PublicItems.of_ids(...).")
+        labels = labels.take(pc.array_sort_indices(labels))
+        if len(labels):  # equal ones are neighbours now: a third of the memory of pc.unique
+            is_new = pc.not_equal(labels[1:], labels[:-1])
+            if not pc.all(is_new).as_py():
+                labels = labels.filter(pa.concat_arrays([pa.array([True]), is_new]))
+        if not 0 < len(labels) <= MOST_DOMAIN_ITEMS:
             raise ValueError(
-                f"labels must be a pyarrow string array of 1 to {MOST_DOMAIN_ITEMS:,} items, none of them missing."
-                " Use PublicItems.of_ids(...)."
+                f"{name} must hold 1 to {MOST_DOMAIN_ITEMS:,} different items, got {len(labels):,}. Give such a list."
             )
-        if not are_ids(labels):
-            raise ValueError(f"each label must be {ID_RULE}.")
-        if pc.any(pc.greater_equal(labels[:-1], labels[1:])).as_py():
-            raise ValueError("labels must be distinct and in the order of their bytes. Use PublicItems.of_ids(...).")
         self.labels = labels
 
     @classmethod
@@ -72,9 +74,7 @@ class PublicItems:
             texts = [str(one) if isinstance(one, is_whole) and not isinstance(one, bool) else one for one in ids]
             ids = texts or pa.array([], pa.string())
         column = id_column("the list of items", ids)
-        if column.null_count or not are_ids(column.dictionary):
-            raise ValueError(f"each public item must be {ID_RULE}, none of them missing.")
-        return cls._checked(column.dictionary, "the list of items", "")
+        return cls(column.dictionary_decode())
 
     @classmethod
     def of_text(cls, text: bytes, name: str) -> PublicItems:
@@ -97,7 +97,7 @@ class PublicItems:
             raise ValueError(
                 f"{name} must hold ids of at most {MAX_ID_BYTES:,} bytes; line {too_long + 1:,} is longer."
             )
-        return cls._checked(lines.filter(pc.greater(pc.binary_length(lines), 0)), name, " Write one item a line.")
+        return cls(lines.filter(pc.greater(pc.binary_length(lines), 0)), name)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PublicItems:
@@ -107,19 +107,6 @@ class PublicItems:
             return cls.of_text(read(os.fspath(path), MOST_DOMAIN_BYTES), os.fspath(path))
         except OSError as error:
             raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
-
-    @classmethod
-    def _checked(cls, labels: pa.StringArray, name: str, remedy: str) -> PublicItems:
-        labels = labels.take(pc.array_sort_indices(labels))
-        if len(labels):  # equal ones are neighbours now: a third of the memory of pc.unique
-            is_new = pc.not_equal(labels[1:], labels[:-1])
-            if not pc.all(is_new).as_py():
-                labels = labels.filter(pa.concat_arrays([pa.array([True]), is_new]))
-        if not 0 < len(labels) <= MOST_DOMAIN_ITEMS:
-            raise ValueError(
-                f"{name} must hold 1 to {MOST_DOMAIN_ITEMS:,} different items, got {len(labels):,}.{remedy}"
-            )
-        return cls(labels)
 
     def checked(self, size: int, fingerprint: str) -> PublicItems:
         """Itself. Raises ValueError unless it is the list of a plan, whose threshold depends on the size too."""
