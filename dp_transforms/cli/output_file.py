@@ -125,13 +125,12 @@ def write_output(
 
 
 @contextlib.contextmanager
-def write_errors(output: Path, if_it_exists: str = "") -> Iterator[None]:
-    """Errors of the block, in which it is written, become UserErrors. if_it_exists: what to say then; empty: that an
-    output is never overwritten."""
+def write_errors(output: Path) -> Iterator[None]:
+    """Errors of the block, in which it is written, become UserErrors."""
     try:
         yield
     except FileExistsError:
-        raise (UserError(if_it_exists) if if_it_exists else _exists(os.fspath(output))) from None
+        raise _exists(os.fspath(output)) from None
     except RemoteFileError as error:
         raise UserError(f"cannot write {os.fspath(output)}: {error.strerror}.") from None
     except OSError as error:

@@ -1,20 +1,17 @@
 """`--item-field country --item-field page`: pages by country, from a log, a table, rows or a stream to reports: byte
 for byte those of a log whose items were joined beforehand."""
 
-import contextlib
 import json
-import os
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 from apache_beam.testing.util import assert_that
 
-from dp_transforms import EventFields, HeavyHitterRows, LogFolder, read_report, replay
+from dp_transforms import HeavyHitterRows, read_report, replay
 from dp_transforms.cli import job_words
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import drawn_as, key_file
@@ -105,16 +102,6 @@ def test_nights_go_on_with_the_same_fields_alone_and_a_list_of_items_has_labels(
     for name in ("1.avro", "2.avro"):
         found = {hitter.item for window in read_report(folder / name) for hitter in window.heavy_hitters}
         assert found == known
-
-
-def test_a_folder_that_grows_has_them(tmp_path):
-    pq.write_table(log().slice(0, 50), tmp_path / "log.parquet")
-    os.utime(tmp_path / "log.parquet", (1_767_500_000, 1_767_500_000))
-    (partition,) = LogFolder(str(tmp_path), EventFields(item=["country", "page"]), 0.1).partitions()
-    with contextlib.closing(partition.open()) as reader:
-        polled = reader.poll(None, max_records=1000, max_seconds=60)
-    assert set(polled.batch.item.to_pylist()) == LABELS
-    assert len(polled.batch) == 49
 
 
 def test_rows_of_a_pipeline_have_them(folder):

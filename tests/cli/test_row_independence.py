@@ -74,6 +74,5 @@ def test_a_replay_without_events_in_the_range_keeps_the_list_of_rows_that_cannot
     code, err = _replay(folder, "--dead-letter", "bad.jsonl")
     assert code == 4
     assert "2 are outside, 1 rows cannot be read" in err
-    assert "bad.jsonl lists those rows." in err
     assert len(bad.read_text().splitlines()) == 1
     assert not (folder / "report.jsonl").exists()

@@ -1,9 +1,7 @@
 """`--ledger` of `shh replay` and `shh stream`: what a run takes, what is refused, and what a kill leaves."""
 
 import json
-import re
 import shutil
-import subprocess
 
 import pytest
 
@@ -11,7 +9,6 @@ from dp_transforms.beam import jobs
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers import shh_process
 from tests.helpers.replay_logs import START, log_rows, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -107,20 +104,6 @@ def test_parts_of_one_run_pay_once(folder):
     assert not (folder / "3.avro").exists()
 
 
-def test_a_run_whose_log_was_refused_is_used_by_its_name(folder):
-    good = (folder / "log.parquet").read_bytes()
-    rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
-    write_parquet(folder / "log.parquet", rows)
-    failed = replay(folder, "1.avro", *CAPS)
-    assert "could not be read" in error_of(failed)
-    (run_id,) = re.findall(r"when the log is mended: the same command with --run-id (\w+),", failed.stderr)
-    (folder / "log.parquet").write_bytes(good)
-    again = replay(folder, "1.avro", "--run-id", run_id)
-    assert again.returncode == 0, again.stderr
-    assert spent(folder) == "2"
-    assert statuses(folder) == [["released", "finished"]]
-
-
 @pytest.mark.parametrize(
     ("what", "said"),
     [
@@ -160,25 +143,6 @@ def test_a_run_on_a_runner_is_for_no_other_log_whatever_is_seen_of_it(folder, mo
     assert not (folder / "2.avro").exists()
 
 
-def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder):
-    """Nothing of it was published, so nothing tells the two logs apart. What the run cost stays spent."""
-    good = (folder / "log.parquet").read_bytes()
-    rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
-    write_parquet(folder / "log.parquet", rows)
-    failed = error_of(replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS))
-    assert "nothing was published" in failed
-    assert statuses(folder) == [["released"]]
-    assert spent(folder) == "2"
-    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], cwd=folder).stdout
-    (folder / "log.parquet").write_bytes(good)
-    assert replay(folder, "1.avro", *PARTS).returncode == 0  # also with another end
-    assert statuses(folder) == [["released", "finished"]]
-    assert spent(folder) == "2"
-    run_id = read_report_file(folder / "1.avro")[0].run_id
-    refused = shh("ledger", "release", *ACCOUNT[:2], run_id, cwd=folder)
-    assert "start record" in error_of(refused)
-
-
 # --- Streams
 
 
@@ -207,23 +171,6 @@ def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(fold
     assert "Nothing was drawn" in third
     assert not list((folder / "third").glob("*"))
     assert spent(folder) == "4"
-
-
-def test_a_stream_that_fails_stays_charged(folder):
-    (folder / "logs").mkdir()
-    write_parquet(folder / "logs" / "log.parquet", log_rows())
-    endless = ("--start", "2026-01-01", "--end", "2096-01-01", "--window", "3650d", *BUDGET, "--idle-timeout", "1h")
-    words = ("--input", "logs", *endless, *ACCOUNT, *CAPS, "--clock", "event")
-    command = ("-m", "dp_transforms.cli.main", "stream", *words, "--output", "reports", "--run-id", "live")
-    with shh_process.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        while "Ctrl-C" not in (line := process.stderr.readline()):
-            assert line, process.wait()
-        assert statuses(folder) == [["running"]]
-        shutil.rmtree(folder / "logs")
-        process.communicate(timeout=100)
-    assert process.returncode == 1
-    assert (spent(folder), statuses(folder)) == ("2", [["failed"]])
 
 
 def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder):

@@ -15,8 +15,6 @@ from dp_transforms.cli.stream_watch import StopSignals, StreamWatch, caught_stop
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
 from tests.helpers import shh_process
 from tests.helpers.small_runs import small_plan
@@ -112,29 +110,9 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown(status):
     assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.lines[0]
 
 
-def test_the_end_counts_when_no_report_is_missing_any_more():
-    watched = watch_of(Sink((REPORTS[:1], END), (REPORTS, END)), 1.0)
-    assert [watched.check(), watched.check()] == [None, END]
-
-
 def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts(status):
     watched = watch_of(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), 1.0)
     assert [watched.check(), watched.check(), watched.check()] == [None, None, END]
-    assert status.shown == REPORTS
-
-
-def test_a_look_at_a_real_output_does_not_read_all_of_it_again(status, tmp_path):
-    """An old window that is damaged later does not matter: it was read, and shown."""
-    header = ReportHeader("run-1", "events", "Each user's whole log is protected.", {"epsilon": 1.0})
-    folder = ReportFolder(str(tmp_path / "reports"))
-    writer = folder.open(header)
-    watched = watch_of(folder, 1.0)
-    writer.write(REPORTS[0])
-    assert watched.check() is None
-    next(iter((tmp_path / "reports").glob("1970*"))).write_text("damaged")
-    writer.write(REPORTS[1])
-    writer.end(END)
-    assert watched.check() == END
     assert status.shown == REPORTS
 
 
