@@ -327,7 +327,10 @@ def _flattened(glance: Glance) -> tuple[list[str], str]:
         parts = [f"{'.'.join(map(json.dumps, path)) or '?'} AS {json.dumps(name)}" for name, path in paths.items()]
         query = f"COPY (SELECT {', '.join(parts)} FROM read_parquet({names})) TO 'flat.parquet'"
         return ["flat.parquet"], f"duckdb -c {shlex.quote(query)}"
-    parts = [f"{name}: {''.join(map(_jq, path)) or '?'}" for name, path in paths.items()]
+    parts = [
+        f"{name}: .{''.join(map(_jq, path)).removeprefix('.')}" if path else f"{name}: ?"
+        for name, path in paths.items()
+    ]
     read = unpacked(*names) if log_format == "json" else f"fastavro {shlex.join(names)}"
     return ["flat.jsonl"], f"{read} | jq -c {shlex.quote('{' + ', '.join(parts) + '}')} > flat.jsonl"
 

@@ -276,6 +276,8 @@ def as_csv(source: str) -> str | None:
     if {"date", "time", "c-ip", "cs-uri-stem"} <= set(names):  # the W3C's form, of IIS and CloudFront
         day, clock, user, page = (names.index(name) + 1 for name in ("date", "time", "c-ip", "cs-uri-stem"))
         program = f'!/^#/ {{print ${user}","${day}"T"${clock}"Z,\\""${page}"\\""}}'
+    elif lines and re.match(r"[0-9]{9,10}\.[0-9]{3} +-?[0-9]+ [^ ]+ [A-Z_]+/[0-9]+ ", lines[0]):  # Squid's own form
+        program = '$4 ~ /^[A-Z_]+\\/[0-9]+$/ {print $3","$1",\\""$7"\\""}'
     else:
         lines = [line for line in lines if re.match(r'[^"]*"[A-Z]+ [^ "]', line)]  # the request is the first quote
         words, parts = [re.findall(r"[^ \t]+", line) for line in lines], [re.split(r"[][]", line) for line in lines]

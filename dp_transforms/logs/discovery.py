@@ -41,8 +41,8 @@ _FORMAT_OF_ENDING = {
     ".json.gz": "json",
 }
 _CONVERTED = {
-    ".log": "Make CSV of it; of an access log, shh doctor {0} says how.",
-    ".log.gz": "Make CSV of it; of an access log, shh doctor {0} says how.",
+    ".log": "Make CSV of it, with names such as user,item,timestamp; shh doctor {0} says how for an access log.",
+    ".log.gz": "Make CSV of it, with names such as user,item,timestamp; shh doctor {0} says how for an access log.",
     ".zip": "Unpack it: unzip {0}",
     ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
     ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",

@@ -210,9 +210,9 @@ def github(row):
             "{user: .actor.login, item: .repo.name, timestamp: .created_at}",
         ),
         (
-            lambda row: {"x": {"user-id": row % 9}, "page": "p", "at": moment(row)},
-            "x.user-id page at",
-            '{user: .x["user-id"], item: .page, timestamp: .at}',
+            lambda row: {"x": {"user-id": row % 9}, "page": "p", "@at": moment(row)},
+            "x.user-id page @at",
+            '{user: .x["user-id"], item: .page, timestamp: .["@at"]}',
         ),
     ],
 )

@@ -52,6 +52,7 @@ ACCESS_LOGS = {
     "names of hosts": ("", f"pc{{}}.example.org - - [{CLOCK}] {REQUEST}\n"),
     "HAProxy": ("", f"{HAPROXY} {REQUEST}\n"),
     "load balancer": ("", f"{BALANCER} {REQUEST}\n"),
+    "Squid": ("", "17715744{1:02}.586    921 198.51.100.{0} TCP_MISS/200 507 GET /page - DIRECT/192.0.2.7 text/html\n"),
     "IIS": (W3C, "2026-02-20 08:{1:02}:00 10.0.0.1 /page 198.51.100.{0} 200\r\n"),
     "CloudFront": (W3C, "2026-02-20\t08:{1:02}:00\t10.0.0.1\t/page\t198.51.100.{0}\t200\n"),
 }
