@@ -23,7 +23,6 @@ from dp_transforms.cli.output_file import free_report_name
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, EventFileError
 from dp_transforms.logs.discovery import format_of_log
-from dp_transforms.logs.times import parse_values
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.stores.remote_files import UrlError
 from dp_transforms.views.report_words import escape_text, is_ascii_only, label_text, local_text
@@ -132,7 +131,7 @@ def look_at(logs: Sequence[str], given: Mapping[str, str], reading: EventFields)
 
 def _bounds(sample: LogSample, time: Field | None, reading: EventFields) -> tuple[int, int] | None:
     """Of the times of 1990 to 2100 that were seen, or that footers of Parquet state."""
-    if time is None or time.times is None or time.times.is_doubtful:
+    if time is None or time.times is None or time.times.is_doubtful or time.times.unit == "ns":
         return None
     stated: list[Any] = []
     for footer in filter(None, (each.footer for each in sample.samples)):
@@ -143,8 +142,8 @@ def _bounds(sample: LogSample, time: Field | None, reading: EventFields) -> tupl
             if found and found.has_min_max:
                 with contextlib.suppress(ValueError, OverflowError):  # a time that Python's calendar has not
                     stated += [found.min, found.max]
-    read = parse_values(stated, time.times.unit, None, reading.time_zone)
-    micros = [*time.times.micros.tolist(), *read.micros[read.faults == 0].tolist()]
+    read = log_fields.read_times(stated, next(iter(time.times.forms), None), reading.time_zone)
+    micros = [*time.times.micros.tolist(), *(read.micros.tolist() if read else ())]
     usual = [each for each in micros if log_fields.EARLIEST <= each < log_fields.LATEST]
     return (min(usual), max(usual)) if usual else None
 
@@ -209,11 +208,13 @@ def _role_line(glance: Glance, role: str) -> str:
     forms = " or ".join(map(shlex.quote, found.forms))
     if found.is_doubtful:
         return f"{line} --time-format ?   (the order of day, month and year must be said: {forms})"
-    if found.unit not in (None, "iso"):
-        return f"{line}   --time-format {found.unit}   (numbers that count {found.unit} since 1970 UTC)"
+    if found.forms:
+        line += f"   --time-format {forms}"
+    if found.unit:
+        return f"{line}   (numbers that count {found.unit} since 1970 UTC)"
     zone = glance.reading.time_zone or "UTC; if it is local time, look again with --time-zone, such as Europe/Berlin"
     how = "with a zone" if found.has_zone else f"without a zone: read as {zone}"
-    return f"{line}{f'   --time-format {forms}' if forms else ''}   ({field.kind} {how})"
+    return f"{line}   ({field.kind} {how})"
 
 
 def _faults_of_files(glance: Glance) -> Iterator[str]:
@@ -278,9 +279,9 @@ def _command_lines(glance: Glance, logs: Sequence[str], more_items: Sequence[str
         words += ["--item-field", names["item"]] if "--item-field" not in words else []
         words += [word for name in more_items for word in ("--item-field", name)]
     found, separator = glance.times, next((each.separator for each in glance.sample.samples if each.records), None)
+    form = "?" if found and found.is_doubtful else next(iter(found.forms), None) if found else None
     for flag, value in (
-        ("--time-format", found.unit if found else glance.reading.time_unit),
-        ("--time-format", ("?" if found.is_doubtful else found.forms[0]) if found and found.forms else None),
+        ("--time-format", form or glance.reading.time_unit),
         ("--time-zone", glance.reading.time_zone),
         ("--csv-separator", "tab" if separator == "\t" else separator),
     ):

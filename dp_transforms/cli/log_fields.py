@@ -77,7 +77,7 @@ _SHAPES = {
 CLOCKS, WITH_PORTS, ADDRESSES, EMAILS, TOKENS = _SHAPES
 
 EARLIEST, LATEST = 631_152_000_000_000, 4_102_444_800_000_000  # 1990 and 2100
-_UNITS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 0.001}  # microseconds
+UNITS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 0.001}  # of numbers, in microseconds; no run reads the last one
 _DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d"),
     *(mark.join(order) for mark in "./-" for order in (("%d", "%m", "%y"), ("%m", "%d", "%y"), ("%y", "%m", "%d"))),
@@ -88,15 +88,18 @@ _YEAR_AT_THE_END = ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y")
 
 
 class Times(NamedTuple):
-    """Values read as times. unit: "ns", which cannot be declared, is not read. micros: of those that can be read.
-    fineness: 0 for days, 1 for minutes, 2 for seconds, 3 for less. has_zone: whether all say it. forms: of texts that
-    are not ISO 8601; several if only the order of day, month and year tells them apart."""
+    """Values read as times. forms: what --time-format is to say, if anything: one of UNITS, or the form of texts that
+    are not ISO 8601; several if only the order of day, month and year tells them apart. micros: of those that can be
+    read. fineness: 0 for days, 1 for minutes, 2 for seconds, 3 for less. has_zone: whether all say it."""
 
-    unit: str | None
+    forms: tuple[str, ...]
     micros: npt.NDArray[np.int64]
     fineness: int
     has_zone: bool
-    forms: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str | None:
+        return next((form for form in self.forms if form in UNITS), None)
 
     @property
     def is_doubtful(self) -> bool:
@@ -190,16 +193,16 @@ def _shape(counts: Counter[Any]) -> str | None:
 def _times(kind: str, values: list[Any], reading: Reading) -> Times | None:
     """None unless most values are times."""
     unit, form, zone = reading
-    if form is not None or unit is not None or kind not in (TEXT, WHOLE, NUMBER):
-        return _read(values, unit, form, zone)
-    if kind == TEXT and (read := _read(values, None, None, zone)):
+    if form or unit or kind not in (TEXT, WHOLE, NUMBER):
+        return read_times(values, form or unit, zone)
+    if kind == TEXT and (read := read_times(values, None, zone)):
         return read
     numbers = np.array([float(text) for value in values if re.match(times.NUMBER, text := str(value)[:_LONG])])
-    for name, micros in _UNITS.items():
+    for name, micros in UNITS.items():
         if ((numbers * micros >= EARLIEST) & (numbers * micros < LATEST)).sum() >= 0.9 * len(values):
-            return _read(values, name, None, zone) if name != "ns" else Times(name, np.zeros(0, np.int64), 3, True)
+            return read_times(values, name, zone) if name != "ns" else Times((name,), np.zeros(0, np.int64), 3, True)
     likely = dict.fromkeys(form for value in values[:3] if kind == TEXT for form in _likely_forms(str(value)[:_LONG]))
-    found = [read for form in likely if (read := _read(values, None, form, zone))]
+    found = [read for form in likely if (read := read_times(values, form, zone))]
     most = max((len(read.micros) for read in found), default=0)
     different: dict[bytes, Times] = {}  # the short and the long name of May are the same
     for read in found:
@@ -209,15 +212,17 @@ def _times(kind: str, values: list[Any], reading: Reading) -> Times | None:
     return next((read._replace(forms=forms) for read in different.values()), None)
 
 
-def _read(values: list[Any], unit: str | None, form: str | None, zone: str | None) -> Times | None:
-    """By the parser of runs."""
+def read_times(values: list[Any], form: str | None, zone: str | None) -> Times | None:
+    """By the parser of runs. None unless most values are times. form: as of `Times`."""
+    unit, form = (form, None) if form in (*UNITS, "iso") else (None, form)
     if not (times.parse_values(values[:50], unit, form).faults == 0).any():
         return None
     wall, here, there = (times.parse_values(values, unit, form, each) for each in (None, zone, "Etc/GMT+12"))
     micros = here.micros[here.faults == 0]
     fineness = sum(bool((wall.micros % size).any()) for size in (86_400_000_000, 60_000_000, 1_000_000))
     has_zone = bool((wall.micros == there.micros).all())
-    return Times(unit, micros, fineness, has_zone, (form,) if form else ()) if 2 * len(micros) > len(values) else None
+    forms = tuple(filter(None, (unit, form)))
+    return Times(forms, micros, fineness, has_zone) if 2 * len(micros) > len(values) else None
 
 
 def _likely_forms(text: str) -> Iterator[str]:
@@ -235,12 +240,17 @@ Choice = tuple[Field | None, list[Field]]  # None where it must be asked; the fi
 
 
 def _choice(
-    found: Sequence[Field], rank: Callable[[Field], Any], are_the_same: Callable[[Field, Field], bool]
+    found: Sequence[Field],
+    rank: Callable[[Field], Any],
+    are_the_same: Callable[[Field, Field], bool],
+    others: Sequence[Field],
 ) -> Choice:
-    """The first one by rank, unless another one is as good."""
+    """The first one by rank, unless another one is as good. others: what to ask for if nothing was found."""
+    if not found:
+        return None, [*others]
     found = sorted(found, key=rank)
-    alike = [field for field in found if rank(field) == rank(found[0])]
-    return (alike[0] if alike and all(are_the_same(alike[0], field) for field in alike) else None), found
+    is_clear = all(are_the_same(found[0], field) for field in found if rank(field) == rank(found[0]))
+    return (found[0] if is_clear else None), found
 
 
 def choose_time(fields: Sequence[Field]) -> Choice:
@@ -258,8 +268,8 @@ def choose_time(fields: Sequence[Field]) -> Choice:
         first, second = (field.times.micros if field.times else np.zeros(0) for field in (one, other))
         return len(first) == len(second) and bool((np.abs(first - second) < 1_000_000).all())
 
-    field, found = _choice([field for field in fields if field.is_time], rank, are_the_same)
-    return field, found or [field for field in fields if field.times or field.said(_TIMES)]
+    odd = [field for field in fields if field.times or field.said(_TIMES)]
+    return _choice([field for field in odd if field.is_time], rank, are_the_same, odd)
 
 
 def choose_user(fields: Sequence[Field]) -> Choice:
@@ -282,8 +292,8 @@ def choose_user(fields: Sequence[Field]) -> Choice:
     ids = [field for field in fields if field.kind in IDS and field.holds != CLOCKS and not field.is_time]
     ids.sort(key=lambda field: (len(field.path), -len(field.said(_USER_WORDS)), not field.said("id")))
     users = [field for field in ids if field.user_kind and tells_apart(field)]
-    field, found = _choice(users, rank, lambda one, other: whose(one) == whose(other) or one.cells == other.cells)
-    return field, found or [field for field in ids if len(field.counts) > 1]
+    others = [field for field in ids if len(field.counts) > 1]
+    return _choice(users, rank, lambda one, other: whose(one) == whose(other) or one.cells == other.cells, others)
 
 
 def choose_item(fields: Sequence[Field]) -> Choice:
@@ -299,8 +309,7 @@ def choose_item(fields: Sequence[Field]) -> Choice:
     public = [field for field in fields if field.kind in IDS and not field.is_private and not field.is_time]
     public = [field for field in public if field.holds != CLOCKS and not field.said(f"{_NEITHER}|{_USER_WORDS}")]
     items = [field for field in public if field.said("|".join(order)) and not field.differs_in_each]
-    field, found = _choice(items, rank, lambda *_: True)
-    return field, found or [field for field in public if len(field.counts) > 1]
+    return _choice(items, rank, lambda *_: True, [field for field in public if len(field.counts) > 1])
 
 
 CHOOSE = {"user": choose_user, "item": choose_item, "time": choose_time}
