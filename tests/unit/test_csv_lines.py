@@ -25,26 +25,7 @@ TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
 HEADER = "user,item,timestamp\n"
 GOOD = f"u,i,{TIME}\n"
-ROWS = [
-    ("7", "a", TIME),
-    ("007", 'quoted "b", with comma', "2017-10-01T03:00:01.5Z"),
-    ("no line end", "ä€𝄞", "2017-10-01"),
-    ("", "a", TIME),
-    ("u", "", TIME),
-    ("u", "i", ""),
-    ("u", "i", "1506826800"),
-    ("1e3", "null", TIME),
-    ("NULL", "NaN", "2017-10-01T03:00:00+02:00"),
-    (" u ", "true", TIME),
-]
 BEHIND = "text behind a closing quote (quotes in a cell are doubled; in Spark: .option('escape', '\"'))"
-
-
-@pytest.mark.parametrize("block", [64, 100, 333, 4 << 20])
-def test_cells_stay_text_in_blocks_of_any_size(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
-    path = write_csv(tmp_path / "log.csv", ROWS * 20)
-    assert read_all(path) == expected(ROWS * 20, first=2)
 
 
 def test_other_columns_order_delimiter_mark_and_compression(tmp_path):
@@ -107,6 +88,7 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path):
         ("user,item\n1,2\n", "no field 'timestamp'; its fields are: user, item. Name one with --time-field."),
         ("user,SECRET,2026-01-01\n1,2\n", "no field 'item'. Name it with --item-field"),
         ("user,item,timestamp,user\na,b,2017-10-01,c\n", "2 fields called 'user'. Rename all but one"),
+        (f'"us\\"er",item,timestamp\n{GOOD}', "its header has text behind a closing quote"),
         ("user,item,timestamp\rSECRET,b,2017-10-01\r", "its header has a carriage return inside a line."),
         ("\n" * (1 << 20) + HEADER, "it begins with blank lines"),
         ("x" * (1 << 20) + f",{HEADER}", "its header is too long"),
@@ -132,6 +114,22 @@ def test_a_row_that_is_too_long(tmp_path, monkeypatch):
     events, rejected = read_all(str(path))
     assert rejected == {"line too long": [3]}
     assert events == [("u", "i", MICROS)] * 10 + [("u", long[:9_900], MICROS)]
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|", ":", "^"])
+def test_cells_are_separated_by_the_declared_character(tmp_path, separator):
+    text = 'user,x;item;timestamp\nu,1;"a;""b";5\nu2;i;6\nu3;i\n"u4;x\n'.replace(";", separator)
+    (tmp_path / "log.csv").write_text(text)
+    fields = EventFields("user,x", "item", "timestamp", "s", csv_separator=separator)
+    events, rejected = read_all(str(tmp_path / "log.csv"), fields)
+    assert events == [("u,1", f'a{separator}"b', 5_000_000), ("u2", "i", 6_000_000)]
+    assert sum(map(len, rejected.values())) == 2
+
+
+@pytest.mark.parametrize("separator", ["", ";;", '"', "\n", "a", "7", " ", "ä"])
+def test_a_separator_that_cannot_be_used_is_refused(separator):
+    with pytest.raises(ValueError, match=r"^csv_separator must be one character, a tab or one of ,;"):
+        EventFields(csv_separator=separator)
 
 
 # An oracle for a line, character by character, which knows nothing of blocks.
@@ -186,6 +184,9 @@ _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=_LINES, ends_in_feed=st.booleans(), block=st.sampled_from([16, 60, 4 << 20]), members=st.integers(0, 2))
 @example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0)
+@example(
+    [f'u,"a ""q"" \\ b","{TIME}"', f'x,"say \\"hi\\"",{TIME}', f'x,"a\\"",{TIME}', f'x,"a\\", b",{TIME}'], True, 60, 0
+)
 @example([f'x,"{SECRET},{TIME}', *[GOOD[:-1]] * 9, f'x,{SECRET}",{TIME}', f'"q",i,{TIME}\r', GOOD[:-1]], True, 60, 0)
 def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_feed, block, members):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
@@ -198,32 +199,8 @@ def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_fee
     assert read_all(str(path)) == _expected_of_lines(lines)
 
 
-@pytest.mark.parametrize(
-    ("cell", "why"),
-    [
-        ('say \\"hi\\" now', BEHIND),
-        ('\\"a\\"', BEHIND),
-        ('a\\" b', BEHIND),
-        ('a\\", b', "wrong number of cells"),
-        ('a\\"', "quote that is not closed in its line"),
-    ],
-)
-def test_a_quote_behind_a_backslash_makes_no_other_label(tmp_path, cell, why):
-    """As Spark writes it. Lines of others count as they do without it."""
-    path, good = tmp_path / "log.csv", f'u,"a ""quoted"" \\ item, with a comma",{TIME}\nu,"C:\\","{TIME}"\n'
-    path.write_text(HEADER + good + f'x,"{cell}",{TIME}\n' + good)
-    events, rejected = read_all(str(path))
-    assert events == [("u", 'a "quoted" \\ item, with a comma', MICROS), ("u", "C:\\", MICROS)] * 2
-    assert rejected == {why: [4]}
-
-
-def test_a_header_with_a_quote_behind_a_backslash_is_refused(tmp_path):
-    (tmp_path / "log.csv").write_text(f'"us\\"er",item,timestamp\n{GOOD}')
-    with pytest.raises(EventFileError, match="its header has text behind a closing quote"):
-        find_log_chunks([str(tmp_path / "log.csv")], EventFields())
-
-
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_size=5)
+_TEXTS |= st.sampled_from(["7", "007", "1e3", "NULL", "null", "NaN", "true", " u ", "ä€𝄞"])
 
 
 @settings(

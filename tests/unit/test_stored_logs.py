@@ -184,12 +184,6 @@ def test_many_sources_name_a_log_once_and_in_order(bucket):
     assert [chunk.path.removeprefix(bucket) for chunk in find_log_chunks(sources, FIELDS)] == urls
 
 
-def test_a_log_without_events_is_no_error(bucket):
-    for name in ("empty.csv", "empty.jsonl", "empty.csv.gz"):
-        remote_files.put_new(f"{bucket}/{name}", gzip.compress(b"") if name.endswith("gz") else b"")
-    assert _events(find_log_chunks([bucket], FIELDS)) == []
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, name):
     """Also where a library is between, which makes another error of it; never a mixture of two versions."""

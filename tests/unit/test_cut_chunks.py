@@ -60,6 +60,7 @@ BAD_LINES = (
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 100)
+    monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", 7)
     monkeypatch.setattr(parquet, "_JOINED_ROWS", 40)
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
     monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)
@@ -93,22 +94,6 @@ def test_cut_chunks_have_the_rows_of_the_whole(tmp_path, ending, workers):
     middle = read_chunks([cut[len(cut) // 2]], FIELDS)[1]
     assert middle, "a part alone has its positions in the file too"
     assert all(set(positions) < set(found[1][reason]) for reason, positions in middle.items())
-
-
-@pytest.mark.parametrize("block_rows", [1, 7, 1000])
-def test_parts_of_a_row_group_count_on_in_its_file(tmp_path, block_rows, monkeypatch):
-    monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", block_rows)
-    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 250)
-    cut = cut_chunks(find_log_chunks([path], FIELDS), 4)
-    assert [chunk.groups for chunk in cut] == [range(1)] * 4 + [range(1, 2)] * 4
-    row = 0
-    for chunk in cut:
-        assert chunk.first_row == row
-        before = 250 * (row // 250)
-        assert chunk.span == (row - before, row - before + (chunk.events or 0))
-        row += chunk.events or 0
-        rows = ROWS[chunk.first_row : chunk.first_row + (chunk.events or 0)]
-        assert read_chunks([chunk], FIELDS) == expected(rows, "s", chunk.first_row + 1)
 
 
 def text_of(ending, seed):
@@ -150,14 +135,6 @@ def test_a_line_over_many_parts_is_read_once(tmp_path):
     cut = cut_chunks(chunks, 3)
     assert len(cut) > 10
     assert read_chunks(cut, FIELDS) == ([("u1", "i1", 5_000_000)] * 2, {"broken line": [3]})
-
-
-def test_lines_of_an_exchanged_file_are_counted_again(tmp_path):
-    path = tmp_path / "log"
-    path.write_bytes(b"\n" * 100)
-    assert [text_files.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
-    path.write_bytes(b"-" * 99)
-    assert text_files.line_ends_before(str(path), None, 80) == 0
 
 
 def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
