@@ -8,7 +8,7 @@ LOCK := .ci/requirements.lock
 JOBS ?= 3
 # What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
 VERSION_TESTS ?= tests/beam tests/conformance tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported
-VERSION_EXTRAS := accounting kafka stores
+VERSION_EXTRAS := kafka stores
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -85,7 +85,7 @@ test-oldest test-newest: test-%: $(INSTALLED)
 	@code=0; $(BIN)/uv pip compile --quiet --python .venv-$*/bin/python --resolution $(RESOLUTION) $(VERSION_EXTRAS:%=--extra %) \
 	  --output-file .venv-$*/versions.txt pyproject.toml >/dev/null \
 	  && $(BIN)/uv pip install --quiet --python .venv-$*/bin/python --requirement .venv-$*/versions.txt --editable . \
-	  hypothesis psutil 'pytest<9.2' pytest-xdist || code=$$?; \
+	  dp-accounting hypothesis psutil 'pytest<9.2' pytest-xdist || code=$$?; \
 	if test $$code = 2; then echo "test-$*: NOT DONE, the packages cannot be had here."; exit 0; \
 	elif test $$code != 0; then exit $$code; fi; \
 	$(BIN)/uv pip list --quiet --python .venv-$*/bin/python | grep -E '^(apache-beam|numpy|pyarrow) ' ; \

@@ -60,9 +60,13 @@ def order_budget(order: float, epsilon: float, delta: float) -> float:
     >>> f"{order_budget(17, 2.0, 5e-10):.6f}"
     '0.899175'
     """
-    log_factor = order * math.log1p(-1 / order) - math.log(order - 1)
-    loss = (-math.log(delta) + log_factor) / (order - 1)
+    loss = conversion_loss(order, delta)
     return epsilon - loss - ROUNDING * (epsilon + abs(loss))
+
+
+def conversion_loss(order: float, delta: float) -> float:
+    """What epsilon is above a divergence of this order, at this delta."""
+    return (order * math.log1p(-1 / order) - math.log(order - 1) - math.log(delta)) / (order - 1)
 
 
 @dataclasses.dataclass(frozen=True)

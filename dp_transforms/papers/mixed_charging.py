@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import types
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -31,14 +30,12 @@ import numpy as np
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
 from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
-from dp_transforms.checks import check_positive, check_whole, how_to_install, is_number
-from dp_transforms.errors import MissingLibraryError
+from dp_transforms.accounting.price_list import conversion_loss, order_budget
+from dp_transforms.checks import check_positive, check_whole, is_number
 from dp_transforms.papers.private_computation import check_probability
 
-SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
-_LOST_DIGITS = 2.0**-52  # of that difference: four times what the float next to 1 may be off by
-_SMALLEST_ORDER = 1.02  # dp_accounting does not convert orders up to 1.01
 _ORDERS = 400
+_FLOAT_ERROR = 1e-14  # of a sum of few terms, relative to their sizes
 
 
 def target_charge(epsilon_per_query: float, target_probability: float, lam: float) -> float:
@@ -62,41 +59,6 @@ def largest_lam(epsilon_per_query: float, target_probability: float) -> float:
     product = target_probability * (1 + a)
     root = 2 * product / ((1 - a) + math.sqrt((1 - a) ** 2 + 4 * product))
     return math.log1p(root) / epsilon_per_query
-
-
-def delta_from_divergences(orders: Sequence[float], divergences: Sequence[float], epsilon: float) -> float:
-    """The smallest delta at this epsilon for the Renyi divergences of these orders, rounded up.
-
-    Canonne, Kamath, Steinke (2020), Proposition 12, by dp_accounting, which ignores orders up to 1.01.
-    """
-    check_epsilon(epsilon)
-    delta, _ = _conversions().compute_delta(orders, _convertible(divergences), epsilon)
-    return min(1.0, float(delta) * (1 + ROUNDING))
-
-
-def epsilon_from_divergences(orders: Sequence[float], divergences: Sequence[float], delta: float) -> float:
-    """The inverse of `delta_from_divergences`, rounded up; infinite if no order has a finite divergence."""
-    check_delta(delta)
-    # A little less than delta, which pays for the rounding of delta above.
-    epsilon, _ = _conversions().compute_epsilon(orders, _convertible(divergences), delta * (1 - 10 * ROUNDING))
-    return float(epsilon) * (1 + ROUNDING)
-
-
-def _conversions() -> types.ModuleType:
-    """Heavy, and nothing of the pipeline needs it: imported where it is used."""
-    try:
-        from dp_accounting.rdp import rdp_privacy_accountant
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"Calls of several kinds need dp-accounting. {how_to_install('accounting')}"
-        ) from error
-    found: types.ModuleType = rdp_privacy_accountant
-    return found
-
-
-def _convertible(divergences: Sequence[float]) -> list[float]:
-    """Rounded up, so that dp_accounting's result for them is not below the exact one."""
-    return [max(divergence, SMALLEST_DIVERGENCE) + _LOST_DIGITS for divergence in divergences]
 
 
 class CallKind(NamedTuple):
@@ -129,9 +91,9 @@ def largest_support(kinds: Sequence[CallKind]) -> GameAccountant:
 class MixedChargingAccountant:
     """Guarantee: the interaction that `MixedChargingFilter` lets happen is (epsilon, delta(epsilon))-DP for one user.
 
-    Condition: the charges are those of this order. Unit of privacy: one user with all of its data. An `Accountant`.
-    order: of the Renyi divergence, lam + 1, above 1.02. budget: for the sum of all charges. Conversion: dp_accounting,
-    i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/papers_proofs.md, "Theorem of mixed calls".
+    Condition: the charges are those of this order. Unit of privacy: one user with all of its data.
+    order: of the Renyi divergence, lam + 1, above 1. budget: for the sum of all charges. Source: docs/papers_proofs.md,
+    "Theorem of mixed calls"; Canonne, Kamath, Steinke (2020), Proposition 12.
 
     >>> expected = [CallKind(0.05, 0.487, hits=8), CallKind(0.1, 0.475, hits=2)]
     >>> accountant = MixedChargingAccountant.for_mix(epsilon=3.0, delta=1e-6, mix=expected)
@@ -143,8 +105,8 @@ class MixedChargingAccountant:
     budget: float
 
     def __post_init__(self) -> None:
-        if not is_number(self.order) or not _SMALLEST_ORDER <= self.order < math.inf:
-            raise ValueError(f"order must be finite and >= {_SMALLEST_ORDER}, got {self.order!r}.")
+        if not is_number(self.order) or not 1 < self.order < math.inf:
+            raise ValueError(f"order must be finite and > 1, got {self.order!r}.")
         check_positive("budget", self.budget)
 
     @classmethod
@@ -156,13 +118,10 @@ class MixedChargingAccountant:
         check_epsilon(epsilon)
         check_delta(delta)
         cls(order, 1.0)
-        # Proposition 12 solved for the divergence; a little less, since the conversion back is rounded up.
-        divergence = (epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)) * (1 - 10 * ROUNDING)
-        if not divergence > 10 * SMALLEST_DIVERGENCE:
+        divergence = order_budget(order, epsilon, delta)
+        if not divergence > 0:
             raise ValueError(f"order {order:g} is too small for epsilon = {epsilon:g}, delta = {delta:g}. Raise it.")
-        while (found := cls(order, divergence * (order - 1))).epsilon(delta) > epsilon:
-            divergence *= 1 - 1e-9
-        return found
+        return cls(order, divergence * (order - 1))
 
     @classmethod
     def for_mix(cls, epsilon: float, delta: float, mix: Sequence[CallKind]) -> MixedChargingAccountant:
@@ -195,11 +154,22 @@ class MixedChargingAccountant:
         """How many times the budget pays the hits of `mix`."""
         return self.budget / math.fsum(kind.hits * self.charge(*kind[:2]) for kind in mix)
 
+    @property
+    def divergence(self) -> float:
+        """Of this order, at most."""
+        return self.budget / (self.order - 1)
+
     def delta(self, epsilon: float) -> float:
-        return delta_from_divergences([self.order], [self.budget / (self.order - 1)], epsilon)
+        check_epsilon(epsilon)
+        loss = conversion_loss(self.order, 1.0)
+        error = _FLOAT_ERROR * (self.divergence + epsilon + abs(loss))
+        log_delta = (self.order - 1) * (self.divergence - epsilon + loss + error)
+        return min(1.0, math.exp(min(0.0, log_delta)) * (1 + ROUNDING))
 
     def epsilon(self, delta: float) -> float:
-        return epsilon_from_divergences([self.order], [self.budget / (self.order - 1)], delta)
+        check_delta(delta)
+        loss = conversion_loss(self.order, delta)
+        return max(0.0, self.divergence + loss + _FLOAT_ERROR * (self.divergence + abs(loss)))
 
 
 class MixedChargingFilter:

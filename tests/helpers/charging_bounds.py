@@ -20,6 +20,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import (
@@ -32,12 +33,7 @@ from dp_transforms.accounting.composition import (
 )
 from dp_transforms.accounting.discrete_laplace_law import smallest_whole
 from dp_transforms.checks import check_positive, check_whole, is_number
-from dp_transforms.papers.mixed_charging import (
-    delta_from_divergences,
-    epsilon_from_divergences,
-    largest_lam,
-    target_charge,
-)
+from dp_transforms.papers.mixed_charging import largest_lam, target_charge
 
 _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bound
 _ORDERS = 400  # tried if the caller names none; dense at both ends: within one part in 10^4 of the best order
@@ -144,7 +140,7 @@ class RenyiAccountant(_CountedCalls):
     privacy: one user with all of its events. An `Accountant`; never below `GameAccountant`.
 
     orders: the orders lam + 1 that are tried, each above 1; () for a fine grid up to the largest that has a charge.
-    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: `papers.mixed_charging`.
+    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: docs/papers_proofs.md.
     """
 
     orders: tuple[float, ...] = ()
@@ -166,10 +162,10 @@ class RenyiAccountant(_CountedCalls):
         return orders, tuple(self.hits * charge / (order - 1) for charge, order in zip(charges, orders, strict=True))
 
     def delta(self, epsilon: float) -> float:
-        return delta_from_divergences(*self.divergences, epsilon)
+        return float(rdp_privacy_accountant.compute_delta(*self.divergences, epsilon)[0]) * (1 + ROUNDING)
 
     def epsilon(self, delta: float) -> float:
-        return epsilon_from_divergences(*self.divergences, delta)
+        return float(rdp_privacy_accountant.compute_epsilon(*self.divergences, delta)[0]) * (1 + ROUNDING)
 
 
 def static_adversary_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:

@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.papers.mixed_charging import delta_from_divergences
 from dp_transforms.runs.lifetime_cost import (
     BASIC,
     NOTHING,
@@ -105,7 +105,8 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(max_e
     assert made.contributions is not None
     rule = BudgetRule.declare(max_epsilon, max_delta, one)
     runs = runs_that_fit(rule, one)
-    looks = delta_from_divergences([made.contributions.order], [runs * made.contributions.budget], max_epsilon)
+    paid = made.contributions
+    looks, _ = rdp_privacy_accountant.compute_delta([paid.order], [runs * paid.budget], max_epsilon)
     distance = made.shares.sampling / (1 + math.exp(made.epsilon))
     rest = runs * (made.delta_open + made.shares.hash + distance * (1 + math.exp(max_epsilon)))
     assert looks + rest <= max_delta * (1 + 1e-9)

@@ -173,7 +173,7 @@ CASES = [
         {"epsilon": 1.0, "delta": 1e-6, "hits": 1, "grid": 1},
         {"epsilon": [1e-6, *POSITIVE], "delta": FRACTION, "hits": [10**9, *WHOLE], "grid": [2**27, *WHOLE]},
     ),
-    (MixedChargingAccountant, {"order": 2.0, "budget": 1.0}, {"order": [1.01, *POSITIVE], "budget": POSITIVE}),
+    (MixedChargingAccountant, {"order": 2.0, "budget": 1.0}, {"order": [1.0, *POSITIVE], "budget": POSITIVE}),
     (
         MixedChargingAccountant.calibrate,
         {"epsilon": 1.0, "delta": 1e-6, "order": 40.0},
