@@ -164,7 +164,7 @@ class MixedChargingAccountant:
         loss = conversion_loss(self.order, 1.0)
         error = _FLOAT_ERROR * (self.divergence + epsilon + abs(loss))
         log_delta = (self.order - 1) * (self.divergence - epsilon + loss + error)
-        return min(1.0, math.exp(min(0.0, log_delta)) * (1 + ROUNDING))
+        return min(1.0, math.exp(min(0.0, log_delta)) * (1 + _FLOAT_ERROR))
 
     def epsilon(self, delta: float) -> float:
         check_delta(delta)

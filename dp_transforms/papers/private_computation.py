@@ -139,7 +139,7 @@ class NoisyTest:
     """A private test: whether the answer with discrete Laplace noise reaches a threshold.
 
     Guarantee: epsilon-DP. "Yes" is a ``1/(e^epsilon + 1)``-target, and so is "no" (`NotPrior` of the other one; use
-    both with `MultiTargetCharging` where it is not known which will be rare). Condition: as for `NoisyAnswer`. Source:
+    both, each with a limit, where it is not known which will be rare). Condition: as for `NoisyAnswer`. Source:
     [CL23] section 2.1. threshold: a number, rounded up to a multiple of 1 / grid.
 
     >>> from dp_transforms.papers.noise_source import SecretNoise

@@ -88,10 +88,48 @@ class Price:
         check_whole("most_hits", self.most_hits, 1)
 
 
-class _Charging:
-    """Runs calls one after the other and charges each to those of its limits that admitted all calls so far."""
+class TargetCharging:
+    """Runs private computations, chosen one by one, publishes each result, and pays for those that hit their target.
 
-    def __init__(self, data: Any, limits: Sequence[ChargeLimit], delta_limit: float, noise: NoiseSource | None) -> None:
+    Guarantee: with ``HitLimit(tau, epsilon, q)`` everything published is (e, d + delta_spent)-DP, for each (e, d) of
+    the game accountant for tau hits at epsilon and q (``accounting.charging_game.GameAccountant``), however many calls
+    there are; another limit has a guarantee of its own. With s limits, each for a target of its own, it is
+    (e, s d + delta_spent)-DP, and the target that is hit least counts: a call goes on while some limit has admitted all
+    calls so far. Condition: each computation is (epsilon, delta)-DP as it declares, for the one unit of privacy that
+    all share, the i-th target is a q-target for the i-th limit, and all of it is chosen from published results alone.
+    Source: [CL23] Algorithms 1, 6 and 8, Theorem B.4, Lemma 2.7; docs/guarantee.md, "The game"; docs/papers_proofs.md,
+    "The charging rule".
+
+    Computations, targets, and all functions given to them (queries, scores, predicates) must be pure and total: no
+    state, and no exception that depends on the data. An exception after the data were touched shows something about
+    them, so it is charged as all the hits that the call could have led to, to each limit that admitted it.
+
+    Several threads may ask; their calls are made one after the other. A limit that is shared by several objects needs
+    a lock of yours around all their calls.
+
+    A call that could exceed the limits is not made: `Halted` is raised before the data are touched, and nothing is
+    charged. Refusing looks at declared numbers and published hits alone, so it costs nothing; a cheaper call may still
+    be admitted.
+
+    delta_limit: for the sum of the deltas of all calls, [CL23]'s tau_delta. The sum is exact, of the floats given: for
+    a hundred calls leave the limit a little above a hundred times the float.
+
+    >>> from dp_transforms.papers.private_computation import NotPrior, NoisyTest
+    >>> from dp_transforms.papers.query import LinearQuery
+    >>> charging = TargetCharging([900, 3, 4], HitLimit(1, epsilon=0.5))
+    >>> tests = [NoisyTest(LinearQuery(weights), 400, epsilon=0.5) for weights in ([0, 1, 0], [0, 0, 1], [1, 0, 0])]
+    >>> [charging.ask(test, test.target) for test in tests]  # the first two cost nothing
+    [False, False, True]
+    >>> both = TargetCharging([900, 3, 4], HitLimit(1, epsilon=1.0), HitLimit(1, epsilon=1.0))  # for "yes" and for "no"
+    >>> [both.ask(tests[2], NotPrior(False), NotPrior(True)) for _ in range(4)]  # only "yes": "no" pays nothing
+    [True, True, True, True]
+    """
+
+    def __init__(
+        self, data: Any, *limits: ChargeLimit, delta_limit: float = 0.0, noise: NoiseSource | None = None
+    ) -> None:
+        if not limits or len({id(limit) for limit in limits}) < len(limits):
+            raise ValueError("limits must be one or more objects, a different one for each target.")
         check_small_delta("delta_limit", delta_limit)
         self._data = data
         self._limits: list[ChargeLimit | None] = list(limits)
@@ -153,90 +191,9 @@ class _Charging:
                         limit.charge(price.epsilon, price.target_probability, count)
             return result
 
-
-class TargetCharging(_Charging):
-    """Runs private computations, chosen one by one, publishes each result, and pays for those that hit their target.
-
-    Guarantee: with ``HitLimit(tau, epsilon, q)`` everything published is (e, d + delta_spent)-DP, for each (e, d) of
-    the game accountant for tau hits at epsilon and q (``accounting.charging_game.GameAccountant``), however many calls
-    there are; another limit has a guarantee of its own. Condition: each computation is (epsilon, delta)-DP as it
-    declares, for the one unit of privacy that all share, and it, its target and its prior are chosen from published
-    results alone. Source: [CL23] Algorithms 1 and 6, Theorem B.4; docs/guarantee.md, "The game"; docs/papers_proofs.md,
-    "The charging rule".
-
-    Computations, targets, and all functions given to them (queries, scores, predicates) must be pure and total: no
-    state, and no exception that depends on the data. An exception after the data were touched shows something about
-    them, so it is charged as all the hits that the call could have led to, and then raised.
-
-    Several threads may ask; their calls are made one after the other. A limit that is shared by several objects needs
-    a lock of yours around all their calls.
-
-    A call that could exceed the limits is not made: `Halted` is raised before the data are touched, and nothing is
-    charged. With a `HitLimit` that is final; with delta left for it, or under another limit, a cheaper call may still
-    be admitted. Refusing looks at declared numbers and published hits alone, so it costs nothing.
-
-    delta_limit: for the sum of the deltas of all calls, [CL23]'s tau_delta. The sum is exact, of the floats given: for
-    a hundred calls leave the limit a little above a hundred times the float.
-
-    >>> from dp_transforms.papers.private_computation import NoisyTest
-    >>> from dp_transforms.papers.query import LinearQuery
-    >>> charging = TargetCharging([900, 3, 4], HitLimit(1, epsilon=0.5))
-    >>> tests = [NoisyTest(LinearQuery(weights), 400, epsilon=0.5) for weights in ([0, 1, 0], [0, 0, 1], [1, 0, 0])]
-    >>> [charging.ask(test, test.target) for test in tests]  # the first two cost nothing
-    [False, False, True]
-    """
-
-    def __init__(
-        self, data: Any, limit: ChargeLimit, *, delta_limit: float = 0.0, noise: NoiseSource | None = None
-    ) -> None:
-        super().__init__(data, [limit], delta_limit, noise)
-
-    def ask(self, computation: PrivateComputation, target: Target) -> Any:
-        """The result, to be published. Raises Halted if one more hit, or its delta, could exceed a limit."""
-        price = Price(computation.epsilon, target.probability(computation), computation.delta)
-        return self.perform(price, lambda data, noise: target.published(computation.run(data, noise)), target.hit)
-
-    def perform(
-        self, price: Price, run: Callable[[Any, NoiseSource], _Result], hits: Callable[[_Result], int]
-    ) -> _Result:
-        """One call at a price, for mechanisms on top of this one, such as `ConditionalRelease`.
-
-        run(data, noise): what is published; it must be worth its price. hits(result): how many hits it was, at most
-        `price.most_hits`. If one of them raises, or there are more hits than that, all of them are charged.
-        """
-        return self._perform([price], run, lambda result: [hits(result)])
-
-
-class MultiTargetCharging(_Charging):
-    """Target charging with several targets a call, each with a limit of its own: the one that is hit least counts.
-
-    Guarantee: with s limits that each give (e, d) to `TargetCharging`, everything published is
-    (e, s d + delta_spent)-DP. Conditions: as there; the i-th target of a call is a q-target for the i-th limit. An
-    exception after the data were touched is charged as a hit to every limit that admitted the call.
-    Source: [CL23] Algorithm 8, Lemma 2.7. A transcript that ends under limit i is as likely here as with limit i
-    alone, and the transcripts are divided among the limits; failures of approximate calls are counted once.
-
-    A call goes on while some limit has admitted all calls so far, this one included; with `HitLimit`, until the
-    last counter is full. Then `Halted` is raised.
-
-    >>> from dp_transforms.papers.private_computation import NotPrior, NoisyTest
-    >>> from dp_transforms.papers.query import LinearQuery
-    >>> limits = [HitLimit(1, epsilon=1.0), HitLimit(1, epsilon=1.0)]  # for "yes" and for "no"
-    >>> charging = MultiTargetCharging([900], limits)
-    >>> test = NoisyTest(LinearQuery([1]), threshold=400, epsilon=1.0)
-    >>> [charging.ask(test, [NotPrior(False), NotPrior(True)]) for _ in range(4)]  # only "yes": "no" pays nothing
-    [True, True, True, True]
-    """
-
-    def __init__(
-        self, data: Any, limits: Sequence[ChargeLimit], *, delta_limit: float = 0.0, noise: NoiseSource | None = None
-    ) -> None:
-        if not limits or len({id(limit) for limit in limits}) < len(limits):
-            raise ValueError("limits must be one or more objects, a different one for each target.")
-        super().__init__(data, limits, delta_limit, noise)
-
-    def ask(self, computation: PrivateComputation, targets: Sequence[Target]) -> Any:
-        """The result, to be published. targets: one for each limit, in their order."""
+    def ask(self, computation: PrivateComputation, *targets: Target) -> Any:
+        """The result, to be published. targets: one for each limit, in their order. Raises Halted if one more hit, or
+        its delta, could exceed all limits."""
         if len(targets) != len(self._limits):
             raise ValueError(f"there must be {len(self._limits)} targets, one for each limit, got {len(targets)}.")
         prices = [Price(computation.epsilon, target.probability(computation), computation.delta) for target in targets]
@@ -248,6 +205,17 @@ class MultiTargetCharging(_Charging):
             return result
 
         return self._perform(prices, run, lambda result: [target.hit(result) for target in targets])
+
+    def perform(
+        self, price: Price, run: Callable[[Any, NoiseSource], _Result], hits: Callable[[_Result], int]
+    ) -> _Result:
+        """One call at a price, the same for each limit, for mechanisms on top of this one (`ConditionalRelease`).
+
+        run(data, noise): what is published; it must be worth its price. hits(result): how many hits it was, at most
+        `price.most_hits`. If one of them raises, or there are more hits than that, all of them are charged.
+        """
+        each = len(self._limits)
+        return self._perform([price] * each, run, lambda result: [hits(result)] * each)
 
 
 class ConditionalRelease:

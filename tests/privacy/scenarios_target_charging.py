@@ -19,7 +19,6 @@ from dp_transforms.papers.private_computation import FiniteMechanism, NotPrior
 from dp_transforms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,
-    MultiTargetCharging,
     OneShotTopK,
     Price,
     TargetCharging,
@@ -73,11 +72,11 @@ def _responses(charging: TargetCharging, transcript: Transcript) -> None:
 
 
 def _multi_target(noise: NoiseSource, with_user: bool) -> Hashable:
-    charging = MultiTargetCharging(with_user, [HitLimit(1, epsilon=_LN3) for _ in range(2)], noise=noise)
+    charging = TargetCharging(with_user, *(HitLimit(1, epsilon=_LN3) for _ in range(2)), noise=noise)
     transcript: Transcript = []
     try:
         for _ in range(9):
-            transcript.append(charging.ask(_RESPONSE, [NotPrior("up"), NotPrior("down")]))
+            transcript.append(charging.ask(_RESPONSE, NotPrior("up"), NotPrior("down")))
     except Halted:
         pass
     return tuple(transcript)
@@ -155,12 +154,12 @@ class _Leaks:
 class _ChecksDeltaLast(TargetCharging):
     """Broken: publishes the result with which the deltas exceed their limit, and then halts."""
 
-    def perform(self, price: Price, run: Any, hits: Any) -> Any:
+    def _perform(self, *call: Any) -> Any:
         if self.delta_spent > self._delta_limit:
             raise Halted("the deltas exceed their limit.")
         limit, self._delta_limit = self._delta_limit, 1.0
         try:
-            return super().perform(price, run, hits)
+            return super()._perform(*call)
         finally:
             self._delta_limit = limit
 
@@ -211,7 +210,7 @@ SCENARIOS = [
     ),
     Scenario(
         "target charging, several targets",
-        "MultiTargetCharging, [CL23] Lemma 2.7: twice the delta",
+        "TargetCharging with two limits, [CL23] Lemma 2.7: twice the delta",
         2 * _LN3,
         2 * _game(_LN3, _Q3, 1, 2 * _LN3),
         _multi_target,

@@ -28,7 +28,6 @@ from dp_transforms.papers.synthetic_data import (
 from dp_transforms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,
-    MultiTargetCharging,
     Price,
     TargetCharging,
 )
@@ -210,18 +209,18 @@ def test_a_call_is_admitted_at_its_price_and_charged_at_it():
 
 def test_each_limit_of_several_is_charged_at_the_price_of_its_target():
     limits, noise = [Limit(), Limit(1), Limit()], Given(5, 3)
-    charging = MultiTargetCharging(DATA, limits, noise=noise)
+    charging = TargetCharging(DATA, *limits, noise=noise)
     answer = NoisyAnswer(ANSWER, epsilon=0.3)
     targets = [NotPrior(100), NotPrior(100), NotPrior(105)]
-    assert [charging.ask(answer, targets) for _ in range(2)] == [105, 103]
+    assert [charging.ask(answer, *targets) for _ in range(2)] == [105, 103]
     q = not_prior_probability(0.3)
     asked, paid, free = ("admits", 0.3, q, 1), ("charge", 0.3, q, 1), ("charge", 0.3, q, 0)
     assert [limit.calls for limit in limits] == [[asked, paid] * 2, [asked, paid, asked], [asked, free, asked, paid]]
     with pytest.raises(ValueError, match="there must be 3 targets, one for each limit, got 2"):
-        charging.ask(answer, targets[:2])
+        charging.ask(answer, *targets[:2])
     for refused in ([], [limits[0], limits[0]]):
         with pytest.raises(ValueError, match="limits must be one or more objects"):
-            MultiTargetCharging(DATA, refused)
+            TargetCharging(DATA, *refused)
 
 
 def test_a_limit_of_hits_to_its_edges():

@@ -14,7 +14,6 @@ from dp_transforms.papers.private_computation import NotPrior, OwnTarget, TwoRun
 from dp_transforms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,
-    MultiTargetCharging,
     OneShotTopK,
     Price,
     Selected,
@@ -107,19 +106,18 @@ def test_an_exception_is_charged_as_all_that_the_call_could_have_cost(error):
 
 def test_an_exception_is_charged_to_every_limit_that_admitted_the_call():
     limits = [HitLimit(1, epsilon=0.5), HitLimit(5, epsilon=0.5), HitLimit(5, epsilon=0.5)]
-    charging = MultiTargetCharging(None, limits)
-    charging.ask(Scripted([1]), [NotPrior(0), NotPrior(1), NotPrior(1)])
+    charging = TargetCharging(None, *limits)
+    charging.ask(Scripted([1]), NotPrior(0), NotPrior(1), NotPrior(1))
     assert [limit.used for limit in limits] == [1, 0, 0]
     with pytest.raises(KeyError):
-        charging.ask(_Raises(), [NotPrior(0)] * 3)
+        charging.ask(_Raises(), *[NotPrior(0)] * 3)
     assert [limit.used for limit in limits] == [1, 1, 1], "the first one is full and vouches for nothing any more"
     with pytest.raises(KeyError):  # the target before the one that raises is not charged twice
-        charging.ask(Scripted([1]), [NotPrior(0), NotPrior(0), _RaisingTarget(0)])
+        charging.ask(Scripted([1]), NotPrior(0), NotPrior(0), _RaisingTarget(0))
     assert [limit.used for limit in limits] == [1, 2, 2]
 
 
-@pytest.mark.parametrize("multi", [False, True])
-def test_the_last_hit_is_given_once_to_two_threads(multi):
+def test_the_last_hit_is_given_once_to_two_threads():
     both = threading.Barrier(2, timeout=0.3)
 
     class Slow:
@@ -131,12 +129,12 @@ def test_the_last_hit_is_given_once_to_two_threads(multi):
             return 1
 
     limit = HitLimit(1, epsilon=0.5)
-    one, many = TargetCharging(None, limit), MultiTargetCharging(None, [limit])
+    charging = TargetCharging(None, limit)
     outcomes = []
 
     def ask():
         try:
-            outcomes.append(many.ask(Slow(), [NotPrior(0)]) if multi else one.ask(Slow(), NotPrior(0)))
+            outcomes.append(charging.ask(Slow(), NotPrior(0)))
         except Halted:
             outcomes.append("halted")
 
@@ -160,13 +158,13 @@ def test_a_computation_cannot_ask_the_charging_that_runs_it():
 
 def test_multi_target_charging_goes_on_until_the_last_counter_is_full():
     limits = [HitLimit(2, epsilon=0.5) for _ in range(2)]
-    charging = MultiTargetCharging(None, limits)
+    charging = TargetCharging(None, *limits)
     computation = Scripted([1, 1, 1, 1, 0, 1, 0, 1])
     targets = [NotPrior(0), NotPrior(1)]
-    assert [charging.ask(computation, targets) for _ in range(7)] == [1, 1, 1, 1, 0, 1, 0]
+    assert [charging.ask(computation, *targets) for _ in range(7)] == [1, 1, 1, 1, 0, 1, 0]
     assert [limit.used for limit in limits] == [2, 2], "a full counter is not charged further"
     with pytest.raises(Halted):
-        charging.ask(computation, targets)
+        charging.ask(computation, *targets)
     assert computation.runs == 7
 
 
@@ -175,11 +173,11 @@ def test_a_limit_that_once_refused_cannot_vouch_for_what_follows():
         def admits(self, epsilon, target_probability, hits=1):
             return epsilon <= 0.3 and super().admits(epsilon, target_probability, hits)
 
-    charging = MultiTargetCharging(None, [Refuses(2, epsilon=0.5), HitLimit(1, epsilon=0.5)])
-    charging.ask(Scripted([0], epsilon=0.5), [NotPrior(0), NotPrior(0)])
-    charging.ask(Scripted([1], epsilon=0.3), [NotPrior(0), NotPrior(0)])
+    charging = TargetCharging(None, Refuses(2, epsilon=0.5), HitLimit(1, epsilon=0.5))
+    charging.ask(Scripted([0], epsilon=0.5), NotPrior(0), NotPrior(0))
+    charging.ask(Scripted([1], epsilon=0.3), NotPrior(0), NotPrior(0))
     with pytest.raises(Halted):  # the first limit would admit it, but not the first call
-        charging.ask(Scripted([0], epsilon=0.3), [NotPrior(0), NotPrior(0)])
+        charging.ask(Scripted([0], epsilon=0.3), NotPrior(0), NotPrior(0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +203,7 @@ def test_what_is_free_tells_nothing_beyond_being_equal():
         alone = TargetCharging(confidence, limits[0]).ask(Labelling(), NotPrior(prior))
         assert alone.confidence == 0.5
         targets = [NotPrior(_Label("dog", 0.1)), NotPrior(prior)]
-        assert MultiTargetCharging(confidence, limits).ask(Labelling(), targets).confidence == 0.5
+        assert TargetCharging(confidence, *limits).ask(Labelling(), *targets).confidence == 0.5
         twice = TwoRuns(Labelling())
         limit = HitLimit(1, epsilon=2.0)
         first, second = TargetCharging(confidence, limit).ask(twice, twice.target)
