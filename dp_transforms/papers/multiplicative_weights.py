@@ -9,9 +9,7 @@ another one instead. Each changes ``sum f(x)`` by at most 1. `records` is public
 with the data. Theorems on accuracy hold where it is the true number. What meets noise is ``f(D) - records f(p)`` in
 whole units of 1 / grid; only its public part, ``records f(p)``, is rounded, to the nearest unit.
 
-Accuracy. There are at most ``ln|X| / (2 e^2)`` updates if each has an error of at least e
-(`synthetic_data.MultiplicativeWeights`), an eighth of what [DR14] section 4.2 shows. For an accuracy of a, e is a/2.
-One more is allowed, so that a stream whose noise is within its bounds never halts.
+Proofs of accuracy: docs/papers_proofs.md, "Multiplicative weights".
 """
 
 from __future__ import annotations
@@ -163,9 +161,6 @@ def online_records_needed(
     ``4 s / accuracy``, where s is up to what `NumericSparse` compares right with c = `update_limit` values and two
     questions a query: ``9 c (ln(2 queries) + ln(4 c/beta)) / epsilon`` for delta = 0 and ``(sqrt(512) + 1) sqrt(c
     ln(2/delta)) (ln(2 queries) + ln(4 c/beta)) / epsilon`` for delta > 0, and one unit of 1 / grid for what is rounded.
-    Proof: unless s is exceeded (probability beta / 2) every comparison is right up to accuracy / 4, so the threshold,
-    3/4 of accuracy, lets no error above accuracy pass, and none up to accuracy / 2 lead to an update. Values are off by
-    at most 3 s (probability beta / 2), so they are within accuracy too, and no update takes a true error for larger.
     """
     check_fraction("beta", beta)
     check_whole("queries", queries, 1, LARGEST_COUNT)
@@ -254,11 +249,7 @@ def offline_records_needed(
 ) -> int:
     """The fewest records for the accuracy of `OfflineMultiplicativeWeights`.
 
-    ``8 ((ln(queries) + ln(2 R/beta)) / epsilon_per_call + 2) / accuracy``, R = `update_limit`. Proof: with probability
-    beta / (2 R) each, a measurement is off by more than ``ln(2 R/beta) / epsilon_per_call`` records, up to 2 more for
-    what is rounded, and the error of a chosen query is more than ``2 (ln(queries) + ln(2 R/beta)) / epsilon_per_call``
-    records, up to 1 more, below the worst. Else a measurement is known up to accuracy / 8 and a choice up to
-    accuracy / 4, so every update has a true error above accuracy / 2, and at the end none is above accuracy.
+    ``8 ((ln(queries) + ln(2 R/beta)) / epsilon_per_call + 2) / accuracy``, R = `update_limit`.
     """
     epsilon_per_unit(epsilon_per_call, 1, name="epsilon_per_call")
     check_whole("queries", queries, 1, LARGEST_COUNT)

@@ -4,14 +4,8 @@ Real numbers never meet noise here. An answer is a whole number of *units* of ``
 most `sensitivity` units, and discrete Laplace noise with ``epsilon / sensitivity`` for each unit is added to it: that
 is epsilon-DP, exactly, with no floating-point arithmetic between the data and what is published.
 
-The papers state their guarantees for real queries and continuous Laplace noise. They carry over: the proofs use one
-property of the noise, that a shift by one user's share changes every probability by a factor of at most e^epsilon, and
-the discrete distribution has it for every whole number of units. Rounding comes before the noise: for each record on
-its own (`LinearQuery`, sensitivity unchanged), or for the answer as a whole (`RealQuery`). Answers at distance 1 are at
-most grid units apart after exact rounding down. `RealQuery` pays for one unit more, which covers what a function loses
-to its own floating-point arithmetic (a distance of up to ``1 + 1 / grid``). Theorems on accuracy hold with half a unit
-for each record, or one unit, on top. Their tail bound holds at every whole number m of units: with ``a = e^-epsilon``,
-``Pr[|Z| > m] = 2 a^(m + 1) / (1 + a) <= a^m``.
+Rounding comes before the noise: for each record on its own (`LinearQuery`), or for the answer as a whole (`RealQuery`).
+What the papers prove for real queries and continuous noise carries over (docs/papers_proofs.md, "Queries on a grid").
 
 A query must be pure and total: it looks at nothing but the data, and it does not raise on any data that one user can
 bring about. Whether it raises depends on the data, so an exception publishes something that nothing has paid for. The

@@ -5,9 +5,8 @@ them. Queries may be chosen from what was published before. Unit: one user, who 
 
 Noise is drawn in units of ``1 / grid`` (`query`). Let s be the number of units by which one user may change an answer,
 at most. One run of [DR14] Algorithm 1 at epsilon' draws a threshold's noise with ``epsilon' / (2 s)`` for each unit and
-an answer's noise with ``epsilon' / (4 s)``. It is epsilon'-DP as in [DR14] Theorem 3.23: their change of variables
-shifts the threshold by at most s units and the last answer's noise by at most 2 s, and a shift by one unit of discrete
-noise with epsilon changes every probability by a factor of at most e^epsilon. All epsilons are rounded down.
+an answer's noise with ``epsilon' / (4 s)``. All epsilons are rounded down. Proofs: docs/papers_proofs.md, "Sparse
+vector".
 
 Whether a query raises must not depend on the data (`query`): nothing here can pay for what that shows. A query is
 answered before noise is drawn, so an exception leaves the mechanism as it was. One thread at a time may ask.
@@ -34,11 +33,7 @@ def epsilon_per_run(epsilon: float, delta: float, cutoff: int) -> float:
 
     delta = 0: ``epsilon / cutoff``. delta > 0: ``epsilon / sqrt(8 cutoff ln(1/delta))`` as in [DR14] Theorem 3.25,
     which is right only if epsilon or cutoff is at most ``8 ln(1/delta)``; beyond, the largest epsilon' that advanced
-    composition allows. Proof: each call's loss lies in [-epsilon', epsilon'] with a mean of at most epsilon'^2 / 2, so
-    by Azuma's inequality the sum exceeds ``cutoff epsilon'^2 / 2 + epsilon' sqrt(2 cutoff ln(1/delta))`` with
-    probability at most delta. For the published epsilon' that is ``epsilon^2 / (16 ln(1/delta)) + epsilon / 2``, at
-    most epsilon for ``epsilon <= 8 ln(1/delta)``; for ``cutoff <= 8 ln(1/delta)`` even ``cutoff epsilon'`` is at most
-    epsilon, and delta = 0 needs less noise.
+    composition allows (docs/papers_proofs.md, "Sparse vector").
     """
     _check_budget(epsilon, delta, cutoff)
     basic = epsilon / cutoff
@@ -126,8 +121,7 @@ class _SparseVector:
     def comparison_accuracy(self, queries: int, beta: float) -> float:
         """An alpha within which every comparison of the first `queries` is right, except with probability beta.
 
-        With a number m of units such that no answer's noise and no threshold's noise exceeds m, ``|answer - threshold|
-        <= 2 m`` wherever a comparison errs. ``Pr[|Z| > m] <= e^(-epsilon m)``.
+        Twice what neither an answer's noise nor a threshold's exceeds.
         """
         check_whole("queries", queries, 1)
         check_fraction("beta", beta)
@@ -196,9 +190,8 @@ class NumericSparse(_SparseVector):
 
     Guarantee: (epsilon, delta)-DP, for any number of adaptive queries. Conditions, data and threshold: as for
     `AboveThreshold`. Source: [DR14] Theorem 3.27. delta = 0: `Sparse` at 8/9 epsilon, and values at epsilon / (9
-    cutoff) each, which is epsilon in total. delta > 0: a share sqrt(512) / (sqrt(512) + 1) of epsilon for `Sparse`,
-    the rest for the values, each part with delta / 2. The losses of both parts stay below their share of epsilon
-    except with probability delta / 2 each, although their calls alternate.
+    cutoff) each. delta > 0: a share sqrt(512) / (sqrt(512) + 1) of epsilon for `Sparse`, the rest for the values, each
+    part with delta / 2.
 
     >>> from dp_transforms.papers.query import RealQuery
     >>> stream = NumericSparse([3, 900], epsilon=2.0, threshold=400, cutoff=1)
@@ -227,9 +220,7 @@ class NumericSparse(_SparseVector):
 
         delta = 0: ``9 cutoff (ln k + ln(4 cutoff/beta)) / epsilon`` ([DR14] Theorem 3.28); grid and rounding as for
         `AboveThreshold`, and one unit more for a value. delta > 0: the theorem's formula, ``(sqrt(512) + 1)
-        sqrt(cutoff ln(2/delta)) (ln k + ln(4 cutoff/beta)) / epsilon``, is right for the comparisons, but not for the
-        values unless there are many queries: their noise has a scale of sqrt(8) times the factor before the
-        logarithms, and needs that times ln(2 cutoff/beta). The larger of the two is returned.
+        sqrt(cutoff ln(2/delta)) (ln k + ln(4 cutoff/beta)) / epsilon``, or what the values need, if that is more.
         """
         check_whole("queries", queries, 1)
         check_fraction("beta", beta)

@@ -56,15 +56,9 @@ class SyntheticData:
 class MultiplicativeWeights:
     """Moves a distribution towards the true one, one query after the other. Sees public numbers only.
 
-    Lemma: let p be the present distribution, D the true one, and m a number between f(p) and f(D). A move of the answer
-    to m brings the relative entropy KL(D || p) down by at least ``2 (m - f(p))^2``. At the start it is at most
-    ln(universe), and it is never negative; so there are at most ``ln(universe) / (2 g^2)`` moves by g or more.
-
-    Proof: shares become proportional to ``share(x) exp(s f(x))`` with ``s = logit(m) - logit(f(p))``. The entropy falls
-    by ``s f(D) - ln sum p(x) exp(s f(x))``. The exponential is convex and f lies in [0, 1], so the sum is at most
-    ``1 - f(p) + f(p) e^s = (1 - f(p)) / (1 - m)``, and ``s m`` minus its logarithm is ``kl(m || f(p))``, at least
-    ``2 (m - f(p))^2`` by Pinsker's inequality; ``s (f(D) - m) >= 0`` comes on top. Steps are cut to |s| <= 30, which
-    leaves a gain of at least 2 g^2, since it bites only where much more is gained.
+    Shares become proportional to ``share(x) exp(s f(x))`` with ``s = logit(m) - logit(f(p))``, cut to |s| <= 30. If
+    each move goes from f(p) by g or more towards the true answer, and not beyond it, there are at most
+    ``ln(universe) / (2 g^2)`` (docs/papers_proofs.md, "Multiplicative weights").
     """
 
     def __init__(self, universe: int) -> None:
@@ -140,10 +134,7 @@ class OneRelease:
 def small_database_size(queries: int, accuracy: float) -> int:
     """The size m at which some database of m records answers every query to within `accuracy` (normalised).
 
-    ``m = ceil(ln(2 queries) / (2 accuracy^2))``. Proof: of m records drawn at random from the true database, by
-    Hoeffding some answer is off by more than a with probability at most ``2 queries exp(-2 m a^2)``, which is below 1
-    for each a > accuracy; there are finitely many databases, so one is off by at most accuracy. The notes take
-    ``ln(queries) / accuracy^2``, which is larger from 3 queries on, the same for 2, and 0, too small, for 1.
+    ``m = ceil(ln(2 queries) / (2 accuracy^2))`` (docs/papers_proofs.md, "Small databases").
     """
     check_whole("queries", queries, 1, LARGEST_COUNT)
     return math.ceil(math.log(2 * queries) / (2 * check_fraction("accuracy", accuracy) ** 2))
@@ -221,9 +212,7 @@ def small_database_records_needed(
     """The fewest records for every answer of `SmallDatabase` to be within `accuracy` except with probability beta, and
     the size with which they are enough. size: None for the best one, which may have too many candidates to run.
 
-    ``2 (ln |R| + ln(1/beta)) / (epsilon (accuracy - sqrt(ln(2 |Q|) / (2 size))))``, with |R| counted exactly. The notes
-    take a size for half of the accuracy and |R| <= universe^size, which gives ``(16 ln|X| ln|Q| + 4 a^2 ln(1/beta)) /
-    (epsilon a^3)``.
+    ``2 (ln |R| + ln(1/beta)) / (epsilon (accuracy - sqrt(ln(2 |Q|) / (2 size))))``, with |R| counted exactly.
     """
     check_fraction("accuracy", accuracy)
     check_fraction("beta", beta)

@@ -285,10 +285,8 @@ class OneShotTopK:
     with a `NotPrior` target, epsilon being the largest of the candidates'; the others cost nothing, however many. The
     deltas of all candidates are paid. ([CL23] Lemma 2.6 needs k hits at 2 epsilon; see `ConditionalRelease`.)
 
-    Why: publishing is a sweep over `ConditionalRelease` objects, one for each candidate. A threshold falls through the
-    whole numbers from above every score. At each value, in the order of their positions, each candidate is asked
-    whether its score has been reached, until k have been published. So candidates with equal scores come in the
-    order of their positions, exactly as here; the order of the candidates must not depend on the data.
+    Condition: the order of the candidates does not depend on the data. Proof: docs/papers_proofs.md, "Results that are
+    kept, and published later".
 
     gap: None, or publish fewer where the scores fall off: the sweep ends as soon as the threshold is more than `gap`
     below the score published last. Only what was published, and that there is nothing within `gap` of the last score,
