@@ -1,8 +1,8 @@
 """Some rows of a log, whatever its fields are called: for a look at it before anybody has named them.
 
-Of a file are read its schema and some hundred rows at its beginning, and of text that is not packed also at its end: a
-look takes constant memory, and a few ranges of a stored file, however large it is. A sample holds cells. It is for the
-operator's eyes and decides nothing of a run, so libraries read it in place of the readers of runs.
+Of a file are read its schema and some hundred rows at its beginning and, where that needs nothing between them, at its
+end: a look takes constant memory, and a few ranges of a stored file, however large it is. A sample holds cells. It is
+for the operator's eyes and decides nothing of a run, so libraries read it in place of the readers of runs.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import datetime
 import glob
 import gzip
 import io
+import itertools
 import json
 import os
 import re
 import shlex
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dp_transforms.logs.csv_lines import delimiter_of
 from dp_transforms.logs.discovery import find_log_files, format_of_log
 from dp_transforms.logs.id_columns import is_text_type
 from dp_transforms.logs.log_chunk import (
@@ -33,6 +35,7 @@ from dp_transforms.logs.log_chunk import (
     open_columns,
     open_log,
 )
+from dp_transforms.logs.text_files import UTF8_MARK, is_packed
 from dp_transforms.logs.times import parse_values
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
 
@@ -142,14 +145,22 @@ def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
         # A hostile schema would end fastavro by a signal.
         fields = avro_schema.record_schema(path, header.schema).branches
         refused = {name: () for name, branches in fields.items() if "enum" in dict(branches)}  # no run reads these
-        schema, records, is_cut = fastavro.parse_schema(json.loads(header.schema)), list[Any](), False
-        for frame in avro.frames(file, header):
-            stream = io.BytesIO(avro.unpacked(file, header, frame))
-            count = min(frame.records, most - len(records))
-            records += [fastavro.schemaless_reader(stream, schema, None) | refused for _ in range(count)]
-            if is_cut := len(records) == most:
-                break
-    return FileSample(path, records, len(records), Counter(), not is_cut)
+        schema = fastavro.parse_schema(json.loads(header.schema))
+
+        def records_from(begin: int) -> Iterator[Any]:
+            for frame in avro.frames(file, header, begin):
+                data = avro.unpacked(file, header, frame)
+                stream = io.BytesIO(data)
+                for _ in range(min(frame.records, len(data))):  # a record without a byte says nothing
+                    yield fastavro.schemaless_reader(stream, schema, None) | refused
+
+        records, sees_end = [*itertools.islice(records_from(header.end), 2 * most + 1)], True
+        if len(records) > 2 * most:
+            begin = file.seek(max(header.end, log_size(path, stored) - _TAIL_BYTES))
+            mark = file.read(_TAIL_BYTES).find(header.sync)  # which ends each block
+            tail = deque(records_from(begin + mark + len(header.sync)), most) if mark >= 0 else ()
+            records, sees_end = [*records[:most], *tail], bool(tail)
+    return FileSample(path, records, len(records), Counter(), sees_end)
 
 
 def _json(path: str, stored: StoredFile | None, most: int) -> FileSample:
@@ -172,7 +183,7 @@ def _json(path: str, stored: StoredFile | None, most: int) -> FileSample:
 def _csv(path: str, stored: StoredFile | None, most: int, separator: str | None) -> FileSample:
     """Each line is judged by itself, as a run does it: a quote that is left open swallows no row of another user."""
     texts, broken, sees_end = _lines(path, stored, most)
-    usual = "\t" if re.search(r"\.tsv(?:\.gz)?$", path, re.IGNORECASE) else ","
+    usual = delimiter_of(path, None)
     likely = _likely_mark(texts, (usual, ",", ";", "\t", "|")) or _likely_mark(texts, _NO_SEPARATORS)
     used = separator or likely or usual
     if used in _NO_SEPARATORS:
@@ -233,14 +244,14 @@ def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], 
     """Lines at the beginning and the end that are not blank, what is broken in them, and whether the end is seen. Of a
     packed file it is not: all before it would have to be unpacked."""
     with open_log(path, stored, _HEAD_BYTES) as file, faults_of_store(path, file):
-        is_packed, tail = path.lower().endswith(".gz"), b""
-        head = (gzip.GzipFile(fileobj=file) if is_packed else file).read(_HEAD_BYTES)
+        is_gzip, tail = is_packed(path), b""
+        head = (gzip.GzipFile(fileobj=file) if is_gzip else file).read(_HEAD_BYTES)
         if is_large := len(head) == _HEAD_BYTES:
-            if not is_packed:
+            if not is_gzip:
                 file.seek(max(len(head), log_size(path, stored) - _TAIL_BYTES))
                 tail = file.read(_TAIL_BYTES).partition(b"\n")[2]
             head = head[: head.rfind(b"\n") + 1]
-    head = head.removeprefix(b"\xef\xbb\xbf")
+    head = head.removeprefix(UTF8_MARK)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head) > 0:
         raise EventFileError(path, "it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW")
     if b"\r" in head.strip() and b"\n" not in head.strip():
@@ -252,13 +263,13 @@ def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], 
         lines = lines[:most] + (last if is_large else lines)[-most:]
     texts = [line.decode("utf-8", "replace") for line in lines]
     bad = sum(text.encode() != line for text, line in zip(texts, lines, strict=True))
-    return texts, Counter({_NOT_UTF8: bad}), not (is_large and is_packed)
+    return texts, Counter({_NOT_UTF8: bad}), not (is_large and is_gzip)
 
 
 def unpacked(*paths: str) -> str:
     """The command that writes what files hold."""
     names = shlex.join(f"./{path}" if path.startswith("-") else path for path in paths)
-    return f"{'gzip -cdf' if any(path.lower().endswith('.gz') for path in paths) else 'cat'} {names}"
+    return f"{'gzip -cdf' if any(map(is_packed, paths)) else 'cat'} {names}"
 
 
 def as_csv(source: str) -> str | None:
@@ -268,7 +279,7 @@ def as_csv(source: str) -> str | None:
     path = next(filter(os.path.isfile, found), None)
     if path is None:
         return None
-    with gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb") as file:
+    with gzip.open(path) if is_packed(path) else open(path, "rb") as file:
         lines = [line for line in file.read(_HEAD_BYTES).decode("latin1").split("\n")[:_ROWS] if line.strip()]
     if lines and re.match(r'\{\s*"', lines[0]):
         return f"it is JSON lines. Let its name say so: {unpacked(path)} > access.jsonl"
