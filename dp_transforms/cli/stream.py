@@ -321,7 +321,8 @@ def _sink(options: Options, *, is_here: bool) -> ReportSink:
     is_for_others = is_topic(options.input) and not have_same_servers(options.input, options.output)
     with user_errors(ValueError, prefix="--output "):
         sink = sink_of(options.output, client_config_file=None if is_for_others else options.kafka_config)
-        sink.check_can_be_written(is_local=is_here)
+        if is_here and sink.folder is not None:
+            check_folder(sink.folder)
     return sink
 
 

@@ -46,7 +46,7 @@ from dp_transforms.reports.report_writer import (
     StreamContents,
     check_same_run,
 )
-from dp_transforms.stores.local_files import check_folder, new_on_disk, open_regular, read_regular, sync_folder
+from dp_transforms.stores.local_files import new_on_disk, open_regular, read_regular, sync_folder
 
 _HEADER, _ENDED = "header.json", "ended.json"
 _WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.jsonl")
@@ -81,10 +81,6 @@ class ReportFolder(ReportSink):
     @property
     def folder(self) -> str:  # type: ignore[override]
         return self.path
-
-    def check_can_be_written(self, *, is_local: bool) -> None:
-        if is_local:
-            check_folder(self.path)
 
     def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run, or continues it. Raises StreamError if the folder holds another run, or other files."""

@@ -57,11 +57,6 @@ class ReportSink(abc.ABC):
     def name(self) -> str:
         """How errors name it."""
 
-    def check_can_be_written(self, *, is_local: bool) -> None:
-        """Before a job. is_local: whether all workers are on this machine. Raises ValueError, whose message goes behind
-        the name of an option."""
-        return
-
     @abc.abstractmethod
     def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run of the header, or continues it. Raises StreamError, and writes nothing, if the sink belongs to

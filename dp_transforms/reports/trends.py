@@ -2,10 +2,10 @@
 
 Computed from what a report publishes, whenever it is read. So they cost no privacy, and no file holds them.
 
-- **size**: "at least so many users" of mode `looks`, the noisy count of `hits-with-counts`; of `hits` 2 far above the
-  threshold and 1 near it, of `kms21` 0.
+- **size**: of contributions "at least so many users", of hits with counts the noisy count; of hits without 2 far above
+  the threshold and 1 near it, and with noise as printed 0.
 - **rank**: 1 + the number of items of the window with a larger size. Equal sizes have equal ranks, and stand by noisy
-  count, amount and name.
+  count and name.
 - **new**: not named in the window before. **gone**: named there, and not in this window.
 - **rising**, **falling**: the size is at least 1.5 times that in the window before, or at most two thirds of it, and
   differs by at least `TrendRule.least_change` users. Noise alone seldom changes a size so much.
@@ -26,7 +26,7 @@ from dp_transforms.reports.report_records import checked_report, json_line, plai
 
 NEW, RISING, FALLING, SAME = "new", "rising", "falling", "same"
 _MORE = 1.5  # times the smaller size is the least larger one that is called a trend
-_STEPS = 1.5  # of levels: noise can add one, and a known item is not half a step further on than a new one
+_STEPS = 1.5  # of levels: noise can add one, and a followed item is not half a step further on than a new one
 _NOISES = 3  # standard deviations of the difference of two noisy counts
 _MOST = 1 << 53
 
@@ -129,9 +129,9 @@ def encode_trend(trend: Trend) -> str:
 
 
 def size_of(hitter: HeavyHitter) -> int:
-    """Sizes where there are any: levels do not compare between an item that was known and one that was not.
+    """Sizes where there are any: levels do not compare between an item that was followed and one that was not.
 
-    Nor do the counts of mode `hits`, since items far above the threshold have none.
+    Nor do the counts of hits in zones, since items far above the threshold have none.
     """
     if hitter.zone is not None:
         return 2 if hitter.zone == ABOVE else 1

@@ -264,24 +264,3 @@ def test_caps_are_rounded_down():
     for caps in (("9e-16", "1e-8"), (4, "9e-31")):
         with pytest.raises(ValueError, match="must lie in"):
             cap_units(*caps)
-
-
-def test_the_smallest_of_two_rules_chosen_by_what_was_published_is_not_a_filter():
-    """Why a rule is fixed beforehand: each of two rules proves delta, and the smaller of their totals does not.
-
-    A randomized response with epsilon 1 is published. If it points to the user, the Renyi total allows what follows,
-    else the sum of epsilons and deltas. What the two proofs let fail in their branches adds up to more than delta.
-    """
-    order, epsilon, delta = 17.0, 2.0, 1e-6
-    first = 1.0
-    p = 1 / (1 + math.exp(-first))
-    lam = order - 1
-    factor = math.exp(order * math.log1p(-1 / order) - math.log(lam))
-    price = pure_divergence("17", EPSILON) / EPSILON
-    # Where it points to the user M = exp(lam (loss - price)) has grown, and with it what the bound lets fail there.
-    grown = math.exp(lam * (first - price))
-    assert p * grown <= 1 < grown
-    affordable = epsilon + math.log(delta / factor) / lam - price
-    renyi_branch = p * grown * factor * math.exp(lam * (price + affordable - epsilon))
-    basic_branch = (1 - p) * delta  # the other branch spends all of delta at once
-    assert renyi_branch + basic_branch > delta * 1.2
