@@ -48,8 +48,7 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import input_key, key_fingerprint, sealing_key
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.lifetime_cost import LifetimeCost
-from dp_transforms.runs.records import Part, PartRequest, Run, RunRefusedError, StateError, Verdict, VerdictKind
+from dp_transforms.runs.records import Part, PartRequest, RunRefusedError, StateError, Verdict, VerdictKind
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, hold_state
 from dp_transforms.stores.local_files import open_regular, remove_dead_drafts, sync_folder
 from dp_transforms.stores.remote_files import full_name, is_remote
@@ -277,16 +276,6 @@ def open_part(request: ReplayRequest, log: str, account: RunAccount, check: Call
         state.check_seal(sealing_key(secret))
         _check_named(state, request.run_id, account.population)
     ledger = account.ledger or Ledger(f"{request.state}.ledger")
-    run = Run.of_plan(
-        request.plan,
-        run_id=state.header.run_id if state else request.run_id or ledger.begun_at(request.state),
-        population=account.population,
-        stream=request.stream,
-        key_fingerprint=key,
-        user_field=request.fields.user,
-        item_field=joined_label(request.fields.items),
-        state_path=request.state,
-    )
     asked = Part(
         first_window=state.header.closed_through if state else 0,
         end_window=end_of_part(request.plan.schedule, request.until),
@@ -296,7 +285,17 @@ def open_part(request: ReplayRequest, log: str, account: RunAccount, check: Call
         version=_VERSION,
         state_before=state.fingerprint if state else "",
     )
-    reserved = PartRequest(run, asked, LifetimeCost.of_plan(request.plan))
+    reserved = PartRequest.of_plan(
+        request.plan,
+        asked,
+        run_id=state.header.run_id if state else request.run_id or ledger.begun_at(request.state),
+        population=account.population,
+        stream=request.stream,
+        key_fingerprint=key,
+        user_field=request.fields.user,
+        item_field=joined_label(request.fields.items),
+        state_path=request.state,
+    )
     tried = ledger.reserve(reserved, account.caps, is_trial=True)
     part = StatePart(request, ledger, tried, account.population, key)
     part.check_begun()

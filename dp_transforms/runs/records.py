@@ -122,21 +122,6 @@ class Run:
                 raise ValueError(f"{name} must have at most {LONGEST_NAME} characters.")
         check_whole("horizon", self.horizon, 1)
 
-    @classmethod
-    def of_plan(cls, plan: Plan, **fields: Any) -> Run:
-        """fields: all that the plan does not say."""
-        schedule, cost = plan.schedule, LifetimeCost.of_plan(plan)
-        start, end = (format_utc(at * MICROS_PER_SECOND) for at in (schedule.start_seconds, schedule.end_seconds))
-        return cls(
-            plan_fingerprint=plan.fingerprint,
-            horizon=schedule.horizon,
-            range_start=start,
-            range_end=end,
-            plan_epsilon=cost.epsilon,
-            plan_delta=cost.delta,
-            **fields,
-        )
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
@@ -202,10 +187,26 @@ class PartRequest:
             raise ValueError(f"nonce must be {_NONCE_DIGITS} hex digits.")
 
     @classmethod
+    def of_plan(cls, plan: Plan, part: Part, *, draws_once: bool = False, **fields: Any) -> PartRequest:
+        """fields: of `Run`, all that the plan does not say."""
+        schedule, cost = plan.schedule, LifetimeCost.of_plan(plan)
+        start, end = (format_utc(at * MICROS_PER_SECOND) for at in (schedule.start_seconds, schedule.end_seconds))
+        run = Run(
+            plan_fingerprint=plan.fingerprint,
+            horizon=schedule.horizon,
+            range_start=start,
+            range_end=end,
+            plan_epsilon=cost.epsilon,
+            plan_delta=cost.delta,
+            **fields,
+        )
+        return cls(run, part, cost, draws_once)
+
+    @classmethod
     def whole(cls, plan: Plan, input_fingerprint: str = "", *, draws_once: bool = True, **fields: Any) -> PartRequest:
-        """All windows of a run of this plan, without a state. fields: of `Run`."""
+        """All windows of a run of this plan, without a state."""
         part = Part(first_window=0, end_window=plan.schedule.horizon, input_fingerprint=input_fingerprint)
-        return cls(Run.of_plan(plan, **fields), part, LifetimeCost.of_plan(plan), draws_once)
+        return cls.of_plan(plan, part, draws_once=draws_once, **fields)
 
 
 @dataclasses.dataclass(frozen=True)
