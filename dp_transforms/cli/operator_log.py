@@ -7,6 +7,7 @@ traceback), no password, token or signature of a URL gets through; and neither e
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from dp_transforms.local.replay import ReplayProgress
 
-_SECONDS_BETWEEN_UPDATES = 0.2
 _state = {"is_done": False}
 
 
@@ -114,30 +114,16 @@ def operator_progress() -> Progress:
 
 
 @contextlib.contextmanager
-def shown_progress(progress: ReplayProgress, total_bytes: int) -> Iterator[ReplayProgress]:
-    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take
-    yet."""
-    import threading
+def shown_progress(total_bytes: int) -> Iterator[ReplayProgress]:
+    """While the block runs a terminal shows how far it is, and how long it may take yet."""
+    from dp_transforms.local.replay import ReplayProgress
 
     if not operator_console().is_terminal:
-        yield progress
+        yield ReplayProgress()
         return
-    done = threading.Event()
     with operator_progress() as bars:
         bars.add_task("reading", total=max(1, total_bytes))
-
-        def show() -> None:
-            while not done.wait(_SECONDS_BETWEEN_UPDATES):
-                _update(bars, progress)
-
-        watcher = threading.Thread(target=show, daemon=True)
-        watcher.start()
-        try:
-            yield progress
-        finally:
-            done.set()
-            watcher.join()
-            _update(bars, progress)
+        yield ReplayProgress(show=functools.partial(_update, bars))
 
 
 def _update(bars: Progress, progress: ReplayProgress) -> None:

@@ -291,7 +291,7 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
     is_verbose = logging.getLogger().isEnabledFor(logging.INFO)
     with (
         request.spread.workers(key, shows_faults=is_verbose) as workers,
-        shown_progress(local.ReplayProgress(), sum(chunk.bytes for chunk in chunks)) as progress,
+        shown_progress(sum(chunk.bytes for chunk in chunks)) as progress,
     ):
         return replay.of_log(chunks, fields, workers, progress)
 

@@ -356,9 +356,5 @@ def check_state_file(state: str) -> None:
             f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
         )
     remove_dead_drafts(pathlib.Path(state))
-    try:
-        open_regular(state).close()
-    except FileNotFoundError:
-        pass  # the first part makes it
-    except OSError as error:
-        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
+    if os.path.lexists(state):
+        StateFile(state)  # raises StateError

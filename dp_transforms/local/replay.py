@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dp_transforms.core.contribution_counters import ContributionCounters
@@ -38,12 +38,13 @@ _ROWS, _BYTES = "rows", "bytes"  # counted for a progress bar
 
 @dataclasses.dataclass
 class ReplayProgress:
-    """How far a replay is, for who looks from another thread. groups: that went through a step, of so many."""
+    """How far a replay is. groups: that went through a step, of so many. show: is called when there is more of it."""
 
     rows: int = 0
     bytes: int = 0
     groups: int = 0
     of_groups: int = 0
+    show: Callable[[ReplayProgress], None] = lambda _: None
 
 
 @dataclasses.dataclass
@@ -203,6 +204,7 @@ class LocalReplay:
             progress.rows += done.counts.pop(_ROWS, 0)
             progress.bytes += done.counts.pop(_BYTES, 0)
             progress.groups += bool(groups)
+            progress.show(progress)
             self._made.counts += done.counts
             yield from done.outputs
 

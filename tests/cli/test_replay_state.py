@@ -359,23 +359,3 @@ def test_a_state_that_was_restored_draws_with_noise_of_its_own_whatever_the_log(
         other = counts_in(counts, output)
         assert other.keys() == first.keys()
         assert sum(first[item] == other[item] for item in first) < ITEMS - 1
-
-
-def test_a_part_after_another_past_or_up_to_another_end_has_noise_of_its_own(counts):
-    """The same log: but what users carry into it differs, or what they are asked to pay for."""
-    counts.taken(1)
-    counts.keep()
-    counts.taken(2)
-    counts.taken(3)
-    first = counts_in(counts, "3.jsonl")
-    counts.bring_back()
-    counts.taken(2, counted(counts.folder, 1, with_one_more=True), output="two.jsonl")
-    counts.taken(3, output="three.jsonl")
-    after_another = counts_in(counts, "three.jsonl")
-    assert sum(first[item] == after_another[item] for item in first) < ITEMS - 1
-    counts.bring_back()
-    counts.taken(3, "2.parquet", output="both.jsonl")
-    (up_to_another,) = (
-        report for report in counts.reports("both.jsonl") if report.window_end > (START + 2 * DAY) * 1e6
-    )
-    assert sum(first[hit.item] == hit.noisy_count for hit in up_to_another.heavy_hitters) < ITEMS - 1
