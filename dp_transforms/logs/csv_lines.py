@@ -35,7 +35,7 @@ from dp_transforms.logs.log_chunk import (
     damaged_error,
     log_size,
 )
-from dp_transforms.logs.rejected_events import Rows, reject, rows_beside
+from dp_transforms.logs.rejected_events import Rows, reject
 from dp_transforms.logs.text_files import (
     BLANKS,
     UTF8_MARK,
@@ -132,8 +132,8 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
 
     def read(lines: Lines, byte_share: int) -> ReadBlock:
         rows = rows_of(path, lines, delimiter)
-        arrays, kept = _cells(path, rows, len(names), used, delimiter)
-        broken = {id_columns.WRONG_NUMBER_OF_CELLS: rows_beside(kept, len(rows.ends))}
+        arrays, invalid = _cells(path, rows, len(names), used, delimiter)
+        kept, broken = np.delete(np.arange(len(rows.ends)), invalid), {id_columns.WRONG_NUMBER_OF_CELLS: invalid}
         columns = id_columns.event_columns(arrays, fields)
         return id_columns.block_of(path, columns, kept, broken, rows.numbers.take, byte_share, rows.rejected)
 
@@ -198,7 +198,7 @@ def _line_behind_quote(delimiter: bytes) -> re.Pattern[bytes]:
 def _cells(
     path: str, rows: Lines, width: int, used: Sequence[int], delimiter: bytes
 ) -> tuple[list[pa.BinaryArray], Rows]:
-    """Columns, as bytes, and the numbers, from 0, of the rows that have the right number of cells.
+    """Columns, as bytes, and the numbers, from 0, of the rows that are not in them: with a wrong number of cells.
 
     width: that number. used: the numbers of the columns, from 0.
     """
@@ -236,8 +236,7 @@ def _cells(
     if len(table) + len(invalid) != len(rows.ends):
         raise EventFileError(path, "its rows cannot be separated. Leave the file out, and report this as a bug.")
     columns = [one_chunk(column) for column in table.columns]
-    kept = np.delete(np.arange(len(rows.ends)), np.array(invalid, np.int64))
-    return columns if is_valid else list(map(_of_latin1, columns)), kept
+    return columns if is_valid else list(map(_of_latin1, columns)), np.array(invalid, np.int64)
 
 
 def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:

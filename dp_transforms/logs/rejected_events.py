@@ -41,11 +41,6 @@ def as_array(positions: Sequence[int]) -> Rows:
     return np.arange(positions.start, positions.stop) if isinstance(positions, range) else np.asarray(positions, "<i8")
 
 
-def rows_beside(rows: Rows, count: int) -> Rows:
-    """Of the numbers 0 to count - 1 those that are not among ``rows``."""
-    return np.delete(np.arange(count), rows) if len(rows) < count else np.zeros(0, np.int64)
-
-
 def reject(
     source: str, count: int, reasons: Mapping[str, Rows], positions_of: Callable[[Rows], Rows]
 ) -> tuple[tuple[RejectedEvents, ...], Rows]:

@@ -7,6 +7,7 @@ Times must be in the years 1 to 9999. Fractions of a microsecond are rounded dow
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -119,52 +120,40 @@ def parse_values(
     values: text, whole and floating numbers, datetimes and dates, numpy's datetimes, and objects that have their time
     as a whole number ``micros``, as Beam's have. unit, time_format, time_zone: as in `parse_times`.
     """
-    micros = np.zeros(len(values), np.int64)
-    faults = np.full(len(values), WRONG_TYPE, np.uint8)
-    cells: dict[str, list[tuple[int, Any]]] = {}
+    micros, faults = np.zeros(len(values), np.int64), np.full(len(values), WRONG_TYPE, np.uint8)
+    cells: dict[pa.DataType, tuple[list[int], list[Any]]] = {}
     for row, value in enumerate(values):
-        try:
-            kind, cell = _cell(value)
-        except Exception:  # a hostile object must not stop the run, and its content must not reach a log
-            kind, cell = "wrong", None
-        cells.setdefault(kind, []).append((row, cell))
-    faults[[row for row, _ in cells.get("missing", ())]] = MISSING
-    arrow_types = {
-        **{"text": pa.binary(), "whole": pa.int64(), "float": pa.float64()},
-        **{"moment": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")},
-    }
-    for kind, arrow_type in arrow_types.items():
-        if kind in cells:
-            rows = [row for row, _ in cells[kind]]
-            parsed = parse_times(pa.array([cell for _, cell in cells[kind]], arrow_type), unit, time_format, time_zone)
-            micros[rows], faults[rows] = parsed.micros, parsed.faults
+        # A hostile object must not stop the run, and its content must not reach a log.
+        with contextlib.suppress(Exception):
+            arrow_type, cell = _cell(value)
+            rows_alike, cells_alike = cells.setdefault(arrow_type, ([], []))
+            rows_alike.append(row)
+            cells_alike.append(cell)
+    for arrow_type, (rows_alike, cells_alike) in cells.items():
+        parsed = parse_times(pa.array(cells_alike, arrow_type), unit, time_format, time_zone)
+        micros[rows_alike], faults[rows_alike] = parsed
     return TimeColumn(micros, faults)
 
 
-def _cell(value: Any) -> tuple[str, Any]:
-    """The kind of a value, and what an Arrow column of this kind would hold."""
-    if value is None:
-        return "missing", None
+def _cell(value: Any) -> tuple[pa.DataType, Any]:
+    """The Arrow type of a column that holds such values, and how it holds this one. Raises anything for others."""
+    if value is None or (isinstance(value, (np.datetime64, datetime.date)) and value != value):  # NaT, also of pandas
+        return pa.null(), None
     if isinstance(value, str):
-        return "text", value.encode("utf-8", "surrogatepass")
+        return pa.binary(), value.encode("utf-8", "surrogatepass")
     if isinstance(value, np.datetime64):
-        ticks = int(value.astype("datetime64[us]").astype(np.int64))
-        return ("missing", None) if np.isnat(value) else ("local", ticks)
-    if isinstance(value, (bool, np.bool_)):
-        return "wrong", None
-    if isinstance(value, (int, np.integer)):
-        return "whole", max(-(2**63), min(int(value), 2**63 - 1))  # what is cut is out of range in every unit
+        return pa.timestamp("us"), int(value.astype("datetime64[us]").astype(np.int64))
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return pa.int64(), max(-(2**63), min(int(value), 2**63 - 1))  # what is cut is out of range in every unit
     if isinstance(value, (float, np.floating)):
-        return "float", float(value)
+        return pa.float64(), float(value)
     if isinstance(value, datetime.date):
-        if value != value:  # pandas' NaT
-            return "missing", None
         moment = value if isinstance(value, datetime.datetime) else datetime.datetime(*value.timetuple()[:3])
-        kind = "local" if moment.tzinfo is None else "moment"
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
-        return kind, (moment - _EPOCH) // datetime.timedelta(microseconds=1)
-    own = getattr(value, "micros", None)
-    return ("moment", own) if type(own) is int and abs(own) < 2**63 else ("wrong", None)
+        zone, moment = (None, moment.replace(tzinfo=datetime.UTC)) if moment.tzinfo is None else ("UTC", moment)
+        return pa.timestamp("us", zone), (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+    if type(value.micros) is not int or abs(value.micros) >= 2**63:
+        raise TypeError
+    return pa.timestamp("us", "UTC"), value.micros
 
 
 def _int64(array: pa.Array) -> _Int64s:
