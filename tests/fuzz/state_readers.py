@@ -66,7 +66,8 @@ def _progress_samples() -> list[Sample]:
         raise AssertionError("no intent, or no end, among the samples")
     # The name of an intent is random, and a mutated input is to be the same in every process.
     states = [re.sub(rb'"[0-9a-f]{32}"', b'"%s"' % (b"7e" * 16), state) for state in (*states, progress.to_bytes())]
-    return [Sample(f"step {step}", state, "", format_mutators.JSON) for step, state in enumerate(states)]
+    mutators = (*format_mutators.JSON, *[format_mutators.nudge_number] * 4)  # few others are accepted
+    return [Sample(f"step {step}", state, "", mutators) for step, state in enumerate(states)]
 
 
 def _read_progress(_sample: Sample, data: bytes) -> Any:
