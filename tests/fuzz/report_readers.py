@@ -138,6 +138,8 @@ def _place_folder(folder: str, name: str, sample: Sample, data: bytes) -> str:
 def _read_folder(_sample: Sample, path: str) -> Any:
     try:
         header, reports, ended = ReportFolder(path).read()
+        if header is None:
+            raise StreamError("no run has begun there")
         found = [repr(header), repr(reports), repr(ended)]
         # A run goes on in a folder that can be read.
         writer = ReportFolder(path).open(header)
