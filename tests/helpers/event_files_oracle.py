@@ -133,9 +133,9 @@ def oracle_micros(time: Any, unit: str | None) -> int | None:
     return micros if -62_135_596_800_000_000 <= micros < 253_402_300_800_000_000 else None
 
 
-def write_csv(path: Any, rows: Iterable[Sequence[Any]], header: Sequence[str] = NAMES) -> str:
+def write_csv(path: Any, rows: Iterable[Sequence[Any]], header: Sequence[str] = NAMES, separator: str = ",") -> str:
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(file, lineterminator="\n", delimiter=separator)
         writer.writerow(header)
         writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
     return str(path)

@@ -1,5 +1,6 @@
 """Avro logs: round trips over types and codecs, rejected rows, and files that mean harm."""
 
+import decimal
 import json
 import uuid
 
@@ -10,7 +11,7 @@ import pytest
 from dp_transforms.logs import EventFields, EventFileError, avro, find_log_chunks
 from tests.fuzz.avro_mutators import PACK, avro_container
 from tests.fuzz.mutators import zigzag
-from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
+from tests.helpers.event_files_oracle import NAMES, SECRET, avro_schema, expected, read_all, write_avro
 
 TIME = 1_506_826_800_000_000
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
@@ -111,38 +112,29 @@ def test_dates_and_nanoseconds(tmp_path):
         assert read_all(path) == wanted
 
 
+INNER = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
+OTHERS = {
+    "r": (INNER, {"x": 1}),
+    "again": (["null", "a.Inner"], {"x": 2}),
+    "l": ({"type": "array", "items": ["null", "a.Inner", "string"]}, [None, {"x": 3}, SECRET]),
+    "m": ({"type": "map", "values": {"type": "array", "items": "double"}}, {SECRET: [1.0, 2.0]}),
+    "e": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B"),
+    "f": ({"type": "fixed", "name": "F", "size": 3}, b"abc"),
+    "d": ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, decimal.Decimal("1.25")),
+    "b": (["boolean", "float", "null"], True),
+}
+
+
 @pytest.mark.usefixtures("way")
-def test_other_fields_of_every_type_are_passed_over(tmp_path):
-    inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
-    extra = [
-        {"name": "r", "type": inner},
-        {"name": "again", "type": ["null", "a.Inner"]},
-        {"name": "l", "type": {"type": "array", "items": ["null", "a.Inner", "string"]}},
-        {"name": "m", "type": {"type": "map", "values": {"type": "array", "items": "double"}}},
-        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
-        {"name": "f", "type": {"type": "fixed", "name": "F", "size": 3}},
-        {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}},
-        {"name": "b", "type": ["boolean", "float", "null"]},
-    ]
-    record = {
-        "r": {"x": 1}, "again": {"x": 2}, "l": [None, {"x": 3}, SECRET], "m": {SECRET: [1.0, 2.0]},
-        "e": "B", "f": b"abc", "b": True,
-    }  # fmt: skip
-    for fields in (extra, extra[4:6] + extra[7:], extra[2:3]):
-        names = {field["name"] for field in fields}
-        if any(field["name"] == "l" for field in fields) and fields is not extra:
-            fields = [{"name": "l", "type": {"type": "array", "items": ["null", inner, "string"]}}]
-        schema = fastavro.parse_schema(
-            avro_schema(("string", "string", MICROS), [f for f in fields if f["name"] != "d"])
-        )
-        rows = [(f"u{n}", "i", n) for n in range(50)]
-        with open(tmp_path / "log.avro", "wb") as file:
-            events = [
-                {"user": u, "item": i, "timestamp": t, **{k: v for k, v in record.items() if k in names}}
-                for u, i, t in rows
-            ]
-            fastavro.writer(file, schema, events)
-        assert read_all(str(tmp_path / "log.avro")) == expected(rows, "us")
+@pytest.mark.parametrize("left_out", ["", "lm"], ids=["all", "none of any number of values"])
+def test_other_fields_of_every_type_are_passed_over(tmp_path, left_out):
+    extra = [{"name": name, "type": kind} for name, (kind, _) in OTHERS.items() if name not in left_out]
+    record = {name: value for name, (_, value) in OTHERS.items()}
+    rows = [(f"u{n}", "i", n) for n in range(50)]
+    with open(tmp_path / "log.avro", "wb") as file:
+        events = [{**record, **dict(zip(NAMES, row, strict=True))} for row in rows]
+        fastavro.writer(file, avro_schema(("string", "string", MICROS), extra), events)
+    assert read_all(str(tmp_path / "log.avro")) == expected(rows, "us")
 
 
 @pytest.mark.parametrize(

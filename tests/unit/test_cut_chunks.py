@@ -7,22 +7,16 @@ import pathlib
 import random
 import re
 import weakref
-from collections import Counter
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from dp_transforms import WindowSchedule
-from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.pack_contributions import PackContributions
-from dp_transforms.core.stage import Sharding
-from dp_transforms.local.replay import ReadContributionsStep
 from dp_transforms.logs import (
     EventFields,
     EventFileError,
-    JoinedChunks,
     avro,
     count_unless_inside,
     discovery,
@@ -37,7 +31,6 @@ from dp_transforms.logs.id_columns import empty_batch
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
 from tests.helpers.event_files_oracle import expected, read_chunks, write_avro, write_csv, write_json, write_parquet
-from tests.helpers.small_runs import SECRET
 
 FIELDS = EventFields(time_unit="s")
 ROWS = [
@@ -195,8 +188,6 @@ def test_an_event_inside_a_range_is_found_wherever_it_is(tmp_path, ending, place
     assert found == ((3_000, 1_000) if place is None else None)
 
 
-HOUR = 3600
-SCHEDULE = WindowSchedule(0, 9 * HOUR, 2 * HOUR, HOUR)
 LIMIT = 10
 WRITERS = {
     "csv": write_csv,
@@ -209,7 +200,7 @@ WRITERS = {
 def rows_of(count, seed):
     draws = random.Random(seed)
     return [
-        (f"u{draws.randrange(30)}", None if number % 11 == 0 else f"i{draws.randrange(9)}", draws.randrange(9 * HOUR))
+        (f"u{draws.randrange(30)}", None if number % 11 == 0 else f"i{draws.randrange(9)}", draws.randrange(32_400))
         for number in range(count)
     ]
 
@@ -341,33 +332,3 @@ def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(tmp_pa
     found = sorted((part.source, part.positions) for block in blocks for part in block.rejected)
     assert len({source for source, _ in found}) == len(SMALL_FILES)
     assert sorted(at for _, positions in found for at in positions) == sorted(itertools.chain(*rejected.values()))
-
-
-def pack(chunks, sharding):
-    """What goes to each shard."""
-    work = ReadContributionsStep(PackContributions(SCHEDULE, sharding), FIELDS).start(SECRET)
-    messages = {}
-    for joined in chunks:
-        for output in work(joined, Counter()):
-            if not isinstance(output, RejectedEvents):
-                messages.setdefault(output[0], []).append(output[1])
-    return messages
-
-
-@pytest.mark.parametrize("windows", [SCHEDULE.horizon, 3])
-def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path, windows, small_limits):
-    chunks = write_files(tmp_path, {**SMALL_FILES, "large.jsonl": 900})
-    sharding = Sharding(windows, 4)
-    joined = pack(spread_chunks(chunks, 2), sharding)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(discovery, "JOINED_ROWS", 1)
-        single = pack([JoinedChunks((chunk,)) for chunk in chunks], sharding)
-    merged = [
-        {shard: Contributions.of_messages(blobs).to_bytes() for shard, blobs in each.items()}
-        for each in (joined, single)
-    ]
-    assert merged[0] == merged[1]
-    assert len(merged[0]) == 4 * -(-SCHEDULE.horizon // windows)
-    assert 2 * sum(map(len, joined.values())) < sum(map(len, single.values()))
-    sizes = [sum(len(blob) for blobs in each.values() for blob in blobs) for each in (joined, single)]
-    assert sizes[0] < sizes[1]

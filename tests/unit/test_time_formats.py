@@ -1,11 +1,10 @@
 """Times in a declared form, and local times of a declared zone, against Python's strptime and zoneinfo."""
 
 import datetime
-import pathlib
+import functools
 import re
 import zoneinfo
 
-import fastavro
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, unit_hint
 from dp_transforms.logs.time_formats import NOT_A_TIME, read_times, utc_of_local
 from dp_transforms.logs.times import parse_times, parse_values
-from tests.helpers.event_files_oracle import NAMES, read_all
+from tests.helpers.event_files_oracle import read_all, write_avro, write_csv, write_json, write_parquet
 
 EPOCH, MICRO = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
 FORMS = [
@@ -162,35 +161,27 @@ ROWS = [("u1", "i", "01.07.2026 02:00"), ("u2", "i", "1.1.2026 1:00"), ("u3", "i
 READ = ([("u1", "i", 1_782_864_000_000_000), ("u2", "i", 1_767_225_600_000_000)], ["bad time", "missing time"])
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "parquet", "avro"])
+TEXTS = (pa.string(),) * 3
+WRITERS = {
+    "csv": functools.partial(write_csv, separator=";"),
+    "jsonl": write_json,
+    "parquet": lambda path, rows: write_parquet(path, rows, TEXTS),
+    "avro": lambda path, rows: write_avro(path, rows, ("string",) * 3),
+}
+
+
+@pytest.mark.parametrize("ending", WRITERS)
 def test_every_reader_reads_a_form_and_a_zone(tmp_path, ending):
-    path = str(tmp_path / f"log.{ending}")
-    records = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
-    if ending.startswith("csv"):
-        text = "user;item;timestamp\n" + "".join(";".join(row) + "\n" for row in ROWS)
-        with pa.output_stream(path, compression="detect") as file:
-            file.write(text.encode())
-    elif ending == "jsonl":
-        pathlib.Path(path).write_text("\n".join(map(str, records)).replace("'", '"'))
-    elif ending == "parquet":
-        pq.write_table(pa.Table.from_pylist(records), path)
-    else:
-        schema = {"type": "record", "name": "e", "fields": [{"name": name, "type": "string"} for name in NAMES]}
-        with open(path, "wb") as file:
-            fastavro.writer(file, fastavro.parse_schema(schema), records)
-    events, rejected = read_all(path, GERMAN)
+    events, rejected = read_all(WRITERS[ending](tmp_path / f"log.{ending}", ROWS), GERMAN)
     assert (events, sorted(rejected)) == READ
     assert all(len(positions) == 1 for positions in rejected.values())
 
 
 @pytest.mark.parametrize(("logical", "is_local"), [("timestamp-millis", False), ("local-timestamp-millis", True)])
 def test_an_avro_type_says_whether_its_times_are_local(tmp_path, logical, is_local):
-    fields = [{"name": name, "type": "string"} for name in NAMES[:2]]
-    fields.append({"name": "timestamp", "type": {"type": "long", "logicalType": logical}})
-    with open(tmp_path / "log.avro", "wb") as file:
-        record = {"user": "u", "item": "i", "timestamp": 1_767_225_600_000}
-        fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, [record])
-    events, _ = read_all(str(tmp_path / "log.avro"), EventFields(time_zone="Europe/Berlin"))
+    types = ("string", "string", {"type": "long", "logicalType": logical})
+    path = write_avro(tmp_path / "log.avro", [("u", "i", 1_767_225_600_000)], types)
+    events, _ = read_all(path, EventFields(time_zone="Europe/Berlin"))
     assert events == [("u", "i", 1_767_225_600_000_000 - 3_600_000_000 * is_local)]
 
 
