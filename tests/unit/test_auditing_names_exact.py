@@ -16,7 +16,7 @@ from tests.helpers.audited_names import (
     mechanism_and_claim,
 )
 from tests.helpers.exact_prices import level_price
-from tests.unit import purse_oracle
+from tests.unit import price_oracle
 
 # Each fault is found by one check: where that check is weakened, the test of the fault fails.
 
@@ -27,11 +27,11 @@ def test_the_law_of_the_noise_is_that_of_50_digits(shape, scale):
     reach = (16 if shape < 2 else 8) * scale
     law = NoiseLaw(shape, scale, reach)
     margins = np.unique(np.array([-3 * scale, -1, 0, 1, 2, scale, 3 * scale, 6 * scale, reach]))
-    wanted = [float(purse_oracle.mpmath.log(purse_oracle.tail(shape, scale, int(m)))) for m in margins]
+    wanted = [float(price_oracle.mpmath.log(price_oracle.tail(shape, scale, int(m)))) for m in margins]
     assert law.log_tail(margins) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
     low, high = np.array([-2 * scale, -1, 2, 4 * scale]), np.array([1 - scale, 3, 4, 5 * scale])
     masses = [
-        float(purse_oracle.mpmath.log(purse_oracle.between(shape, scale, int(a), int(b))))
+        float(price_oracle.mpmath.log(price_oracle.between(shape, scale, int(a), int(b))))
         for a, b in zip(low, high, strict=True)
     ]
     assert law.log_mass(low, high) == pytest.approx(masses, rel=1e-11, abs=1e-12)
@@ -49,7 +49,7 @@ def test_the_worst_count_is_that_of_all_counts(shape, order, weight):
     reach = reach_of_prices(shape, order, weight, scale)
     test = LevelsLaw(NoiseLaw(shape, scale, reach + weight + 1), [0]).worst(weight, order, reach)
     margins = range(-3 * scale, 9 * scale) if shape == 3 else range(-2 * scale, 4 * scale)
-    assert test.divergence == pytest.approx(purse_oracle.price(shape, scale, order, weight, margins), rel=2e-7)
+    assert test.divergence == pytest.approx(price_oracle.price(shape, scale, order, weight, margins), rel=2e-7)
     spacing = math.ceil(2.5 * noise.standard_deviation)
     distances = [level * spacing for level in range(8)]
     of_levels = LevelsLaw(NoiseLaw(shape, scale, reach + weight + 1), distances).worst(weight, order, reach)

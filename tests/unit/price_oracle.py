@@ -8,7 +8,7 @@ import pathlib
 import mpmath
 import numpy as np
 
-REFERENCE = json.loads((pathlib.Path(__file__).parent.parent / "data" / "purse_reference_values.json").read_text())
+REFERENCE = json.loads((pathlib.Path(__file__).parent.parent / "data" / "price_reference_values.json").read_text())
 DIGITS = 50
 
 

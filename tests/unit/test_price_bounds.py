@@ -21,29 +21,16 @@ from tests.helpers import exact_prices as exact_prices_of
 from tests.helpers.exact_prices import level_price, look_price
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.plan_files import changed_plan
-from tests.unit import purse_oracle
-from tests.unit.purse_oracle import REFERENCE
+from tests.unit import price_oracle
 
-SCALE = 10_000  # fine enough that the spacing of integers does not show in six digits
-CASES = [
-    (entry["p"], entry["alpha"], round(float(weight) * SCALE), price)
-    for entry in REFERENCE["prices"]
-    for weight, price in entry["price_of_weight"].items()
-]
 SMALL = [(1.0, 6, 2.0, 1), (1.5, 5, 9.0, 2), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3), (3.0, 6, 17.0, 1), (4.0, 9, 1.5, 4)]
-
-
-@pytest.mark.parametrize(("shape", "order", "weight", "price"), CASES)
-def test_reference_prices(shape, order, weight, price):
-    """Six digits are given, and all are met: the supremum at p = 3, weight .2, is where the tail is e^-303."""
-    assert look_price(ExponentialPower(shape, SCALE), order, weight) == pytest.approx(price, rel=6e-6)
 
 
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
 def test_prices_are_those_of_the_definition(shape, scale, order, weight):
     """Over counts to 12 scales on both sides, with 50 digits; rounded up, and by less than 1e-8."""
     found = look_price(ExponentialPower(shape, scale), order, weight)
-    exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
+    exact = price_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
     assert exact <= found <= max(exact * (1 + 1e-8), 3 * SMALLEST_PRICE)
 
 
@@ -73,12 +60,12 @@ def test_the_bound_beyond_the_reach_holds(shape, scale, order, weight):
         if bound == math.inf:
             continue
         finite += 1
-        with_user = purse_oracle.tail(shape, scale, reach - weight)
+        with_user = price_oracle.tail(shape, scale, reach - weight)
         assert bound >= (1 - with_user) ** (1 - order) - 1  # "far below" in docs/guarantee.md
         for margin in (reach + 1, reach + 2, reach + scale, weight - reach, weight - reach - scale):
-            worlds = [purse_oracle.bit(shape, scale, margin - weight), purse_oracle.bit(shape, scale, margin)]
-            assert purse_oracle.excess(*worlds, order) <= bound
-            assert purse_oracle.excess(*worlds[::-1], order) <= bound
+            worlds = [price_oracle.bit(shape, scale, margin - weight), price_oracle.bit(shape, scale, margin)]
+            assert price_oracle.excess(*worlds, order) <= bound
+            assert price_oracle.excess(*worlds[::-1], order) <= bound
     assert finite > 5
 
 
@@ -86,7 +73,7 @@ def test_the_bound_beyond_the_reach_holds(shape, scale, order, weight):
 def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order):
     """P too small and Q too large by as much as is stated: still no less than the exact part of the sum."""
     for margin in (1, 30, 250, 500):
-        p, q = purse_oracle.tail(2.5, 100, margin - 1), purse_oracle.tail(2.5, 100, margin)
+        p, q = price_oracle.tail(2.5, 100, margin - 1), price_oracle.tail(2.5, 100, margin)
         for first, second in ((p, q), (q, p), (1 - q, 1 - p)):
             with mpmath.workdps(50):
                 exact = first * ((first / second) ** (mpmath.mpf(order) - 1) - 1)
@@ -95,32 +82,6 @@ def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order):
                 low, high = float(logs[0] - errors[0]), float(logs[1] + errors[1])
             found = float(exact_prices_of.outcome_excess(np.array([low]), np.array([high]), order)[0])
             assert exact <= found <= exact + 1e-8 * (abs(exact) + first)
-
-
-SCALE_OF_LEVELS = 4000
-RATIOS = REFERENCE["joint_price_of_levels_over_single (worst over N)"]
-WEIGHTS = {
-    f"p={entry['p']:g}": [row["weight"] for row in entry["looks"].values()]
-    for entry in REFERENCE["thresholds_if_all_have_N_looks"]
-    if entry["alpha"] == 17
-}
-
-
-def worst_ratio(shape, deviations):
-    noise = ExponentialPower(shape, SCALE_OF_LEVELS)
-    spacing = math.ceil(deviations * noise.standard_deviation)
-    weights = [round(weight * SCALE_OF_LEVELS) for weight in WEIGHTS[f"p={shape:g}"]]
-    return max(level_price(noise, 17, w, spacing) / look_price(noise, 17, w) for w in weights)
-
-
-@pytest.mark.parametrize("shape", [2.0, 2.5, 3.0])
-def test_reference_ratios(shape):
-    """Worst over 1 to 1,152 looks, to the digits that are given."""
-    for deviations in (4, 3):
-        wanted = RATIOS[f"{deviations} sd"][f"p={shape:g}"]
-        digits = len(str(wanted).partition(".")[2])
-        assert round(worst_ratio(shape, deviations), digits) == wanted
-    assert 1 <= worst_ratio(shape, 5.5) <= RATIOS["5.5 sd"]
 
 
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), [(1.0, 5, 3.0, 2), (2.0, 6, 17.0, 1), (2.5, 8, 9.0, 2)])
@@ -136,11 +97,11 @@ def test_levels_cost_what_the_definition_says(shape, scale, order, weight):
             worlds = []
             for moved in (weight, 0):
                 intervals = [(low - moved, high - moved) for low, high in itertools.pairwise(boundaries)]
-                ends = [purse_oracle.tail(shape, scale, edge) for edge in (1 - intervals[0][0], intervals[-1][1])]
+                ends = [price_oracle.tail(shape, scale, edge) for edge in (1 - intervals[0][0], intervals[-1][1])]
                 worlds.append(
-                    [ends[0], *(purse_oracle.between(shape, scale, *interval) for interval in intervals), ends[1]]
+                    [ends[0], *(price_oracle.between(shape, scale, *interval) for interval in intervals), ends[1]]
                 )
-            largest = max(largest, purse_oracle.excess(*worlds, order), purse_oracle.excess(*worlds[::-1], order))
+            largest = max(largest, price_oracle.excess(*worlds, order), price_oracle.excess(*worlds[::-1], order))
         exact = float(mpmath.log1p(largest) / (order - 1))
         assert exact <= found <= exact * (1 + 1e-5)
 
@@ -194,7 +155,7 @@ def test_a_bound_is_never_below_the_price(shape, scale, order, deviations, weigh
 
 def test_bounds_hold_by_the_definition_with_50_digits():
     for shape, scale, order, weight in ((1.0, 6, 2.0, 1), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3)):
-        exact = purse_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
+        exact = price_oracle.price(shape, scale, order, weight, range(-12 * scale, 12 * scale))
         found = price_bounds(published(shape, scale, order, 29.0), np.array([weight]))[0]
         assert exact <= found <= exact * 1.0002 + 1e-12
 
@@ -262,15 +223,4 @@ def test_a_forged_plan_is_judged_at_once(changes):
     started = time.process_time()
     with contextlib.suppress(ValueError):
         assert Plan.from_json(text).contributions is not None
-    assert time.process_time() - started < 3
-
-
-@pytest.mark.parametrize(("shape", "order", "first"), [(2.5, 17.0, 20_000), (1.0, 17.0, 500), (2.0, 1.5, 500)])
-def test_weights_that_cost_hardly_more_than_they_say_are_judged_at_once(shape, order, first):
-    looks = Published(ExponentialPower(shape, 50_000), order, 200_000)
-    weights = np.arange(first, first + 300)
-    found = np.expm1((order - 1) * price_bounds(looks, weights)) / (1 + 1e-4)  # the largest excess that it saw
-    started = time.process_time()
-    for more in (-1e-9, 1e-9):
-        within(looks, weights, np.log1p(found * (1 + more)) / (order - 1))
     assert time.process_time() - started < 3

@@ -104,13 +104,6 @@ def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches():
     assert never_above.followed_threshold == never_above.threshold
 
 
-def test_known_items_can_be_turned_off():
-    plan = short_looks_plan(forget_after=0)
-    assert (plan.followed_for, plan.followed_threshold) == (0, plan.threshold)
-    assert plan.threshold == short_looks_plan().threshold
-    assert plan.found_from(5, followed=True) == plan.found_from(5)
-
-
 def test_items_are_forgotten_within_the_horizon():
     assert short_looks_plan(forget_after=384).followed_for == 384
     assert short_looks_plan(forget_after=1).followed_for == 1
@@ -132,13 +125,6 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
     assert short_looks_plan().expected_false_reports == 0
     assert plan.found_from(5) < short_looks_plan().found_from(5), "nothing of delta goes to items with one holder"
     assert plan.shares.paid > short_looks_plan().shares.paid
-
-
-def test_a_known_domain_with_another_rate_of_false_names():
-    plan = short_looks_plan(public_items=DOMAIN, false_name_error=1e-3)
-    assert tail(plan.contributions.noise, plan.threshold) <= 1e-3 < tail(plan.contributions.noise, plan.threshold - 1)
-    assert plan.expected_false_reports == pytest.approx(384, rel=1e-3)
-    assert plan.found_from(5) < short_looks_plan(public_items=DOMAIN).found_from(5)
 
 
 @pytest.mark.parametrize(
