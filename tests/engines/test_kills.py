@@ -87,28 +87,6 @@ def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
 
 
 @pytest.mark.nightly
-def test_no_worker_outlives_the_attempt_that_it_was_started_for(kafka, cluster, key_path):
-    """Each holds hundreds of megabytes, and a job may fail again and again."""
-
-    def only_new_ones(ended: set[int], count: int) -> None:
-        deadline = time.monotonic() + 90
-        while (now := set(worker_pids(cluster.pool))) & ended or len(now) != count:
-            assert time.monotonic() < deadline, (now, ended, count)
-            time.sleep(0.5)
-
-    with running(kafka, cluster, key_path, history_case(), rows=[]) as run:
-        count = len(worker_pids(cluster.pool))
-        assert count > 0
-        for kill in (lambda: run.kill(TASK_MANAGER), lambda: run.kill(WORKER), lambda: run.kill(TASK_MANAGER)):
-            ended = set(worker_pids(cluster.pool))
-            kill()
-            only_new_ones(ended, count)
-        ended = set(worker_pids(cluster.pool))
-        cluster.cancel(run.job)
-        only_new_ones(ended, 0)
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mode", "number"), [*(("hits-with-counts", number) for number in range(4)), ("looks", 0), ("looks", 3)]
 )
