@@ -15,18 +15,13 @@ from dp_transforms.plan.rounds import REPLAY, USES
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
 
-_USES = (
-    "replay (default), parts or stream. Replays and parts test contributions in rounds where a block of windows has"
-    " six: a day, or the run where windows are days."
-)
-
 
 @click.command(
     "plan",
     cls=Command,
     params=[
+        click.Argument(["use"], type=click.Choice(USES), default=REPLAY, metavar=f"[{'|'.join(USES)}]"),
         *PLAN,
-        option(["--use"], type=click.Choice(USES), help=_USES),
         option(["--output"], metavar="FILE", help="Write the plan to this file. It must not exist."),
         option(["--json", "as_json"], is_flag=True, help="Print JSON instead of tables."),
     ],
@@ -34,13 +29,15 @@ _USES = (
 def command(options: Options) -> None:
     """Show what a budget buys: from how many users on an item is found. Reads no data.
 
+    The plan is for a replay, or for one in parts, or for a stream. Those of replays and parts test contributions in
+    rounds where a block of windows has six: a day, or the run where windows are days.
+
     \b
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 \\
         --end 2017-10-17
     """
     check_output(options.output)
-    use = options.use or REPLAY
-    plan = plan_from_options(options, use)
+    plan, use = plan_from_options(options, options.use), options.use
     found = found_from(plan, CONTRIBUTIONS)
     choices = alternatives(plan) if plan.contributions is None else []
     if options.output is not None:

@@ -239,7 +239,7 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
         if plan.rounds is not None:
             raise UserError(
                 "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
-                " again. Make one with `shh plan --use stream`."
+                " again. Make one with `shh plan stream`."
             )
         job = StreamJob(
             source=source,

@@ -53,7 +53,7 @@ def why(plan: Plan, use: str) -> str:
         return rounds_in_words(plan)
     looks, is_public = plan.paid_contributions, plan.public_items is not None
     reason = why_one_round(plan.schedule, looks.usual_tests, looks.most_tests, use, has_public_items=is_public)
-    return f"Contributions are tested in one round: {reason or 'so it was declared, by forget_after or --use'}."
+    return f"Contributions are tested in one round: {reason or 'so it was declared, by forget_after or its use'}."
 
 
 def rounds_in_words(plan: Plan) -> str:

@@ -41,7 +41,7 @@ def _numbers(line):
 
 
 def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
-    sentence, _, rest = _planned("--use", "stream")[0].partition("\n")
+    sentence, _, rest = _planned("stream")[0].partition("\n")
     assert sentence == (
         "An hour's item (a story, a search, an error) is found from about 101 users on, if each of them has 30 items in"
         " these 16 days; from 501 if each has 1,000."
@@ -55,7 +55,7 @@ def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
 
 
 def test_the_numbers_in_json():
-    record = _record(*LOOKS, "--usual-contributions", "1", "4", "--most-contributions", "5", "--use", "stream")
+    record = _record(*LOOKS, "--usual-contributions", "1", "4", "--most-contributions", "5", "stream")
     plan = Plan.from_json(json.dumps(record["chosen"]))
     assert plan.contributions is not None
     assert (plan.paid_contributions.usual_tests, plan.paid_contributions.most_tests, plan.followed_for) == (
