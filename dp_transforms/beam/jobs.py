@@ -80,8 +80,8 @@ def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:
 
 
 def _shards(job: ReplayJob, parallelism: int | None) -> int:
-    """So many that a part has at most a million events, as long as there are less than a billion. Of looks one part
-    holds all windows of its users; of hits windows are cut as well. Results do not depend on it."""
+    """So many that a part has at most a million events, as long as there are less than a billion. Where users pay for
+    contributions one part holds all windows of its users; else windows are cut as well. Results do not depend on it."""
     schedule = job.plan.schedule
     events = estimate_log(job.chunks, job.fields).events * schedule.windows_per_event
     window_ranges = 1 if job.plan.contributions is not None else min(schedule.horizon, _GROUPS_OF_WINDOWS)

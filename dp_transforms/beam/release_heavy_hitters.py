@@ -138,7 +138,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         )
 
     def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
-        cuts = Partitioning.of(run.plan.schedule, pays_looks=True, shards=self._shards)
+        cuts = Partitioning.of(run.plan.schedule, pays_tests=True, shards=self._shards)
         packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cuts.users, self._public_items)
         stages = stages_of(run, self._public_items, is_replay=True)
         return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)  # type: ignore[no-any-return]

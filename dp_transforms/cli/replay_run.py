@@ -285,7 +285,7 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
         plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
     )
     domain = PublicItemsSource.of_plan(request.public_items, plan)
-    shards = shards_of_log(chunks, plan.schedule, fields, pays_looks=plan.contributions is not None)
+    shards = shards_of_log(chunks, plan.schedule, fields, pays_tests=plan.contributions is not None)
     with_blocks = request.block_output is not None
     replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)
     is_verbose = logging.getLogger().isEnabledFor(logging.INFO)

@@ -139,7 +139,7 @@ class ItemNamer:
         of_shard, uniforms_of = candidates.of_shard(shard, shards), self._keys.round_uniforms(number)
         at = of_shard.places_of(sums.table, sums.windows, sums.items)
         if (of_shard.statuses_at(at) != OPEN).any():
-            raise ValueError("there is a sum of a pair that is not drawn for.")
+            raise ValueError("there is a sum of what is no candidate.")
         by_place, found, left_out = np.argsort(at), [(_NOTHING, _NOTHING)], [_NOTHING]
         for places in of_shard.open_places(_CANDIDATES_AT_ONCE):
             held = by_place[slice(*np.searchsorted(at, [places[0], places[-1] + 1], sorter=by_place))]

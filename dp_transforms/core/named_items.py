@@ -70,7 +70,7 @@ class NamedItems(WindowItems):
 
         lasts: int64[n], of items in blocks: the last window of the block, which gives the number and the end.
 
-        epsilon_spent is that of the whole run: public output does not say how much of a purse is left.
+        epsilon_spent is that of the whole run: public output does not say how much of a user budget is left.
         """
         labels = self.table.labels
         for rows in group_slices(self.windows):

@@ -52,7 +52,7 @@ class PlannedRun:
         if type(self.plan) is not Plan:  # one of a trial promises nothing, and was not checked
             raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.for_hits(...).")
         # What all windows share of accounting is computed here, once, and travels with the plan. Workers compute what
-        # depends on how many pairs a round of looks draws for.
+        # depends on how many candidates a round draws for.
         _ = self.plan.fingerprint
         _ = self.plan.epsilon_after_hits if self.plan.contributions is None else self.plan.likely_noise
 

@@ -73,7 +73,7 @@ class Candidates:
         found = cls(of_windows, in_blocks.table, in_blocks.windows, in_blocks.items, statuses)
         places = found.places_of(in_windows.table, in_windows.windows, in_windows.items)
         if (places < 0).any():
-            raise ValueError("a pair was named of an item that was not named in its block.")
+            raise ValueError("an item was named in a window, and not in its block.")
         statuses[places[in_windows.levels >= 0]] = NAMED
         bits = -np.minimum(in_windows.levels, 0)
         for later in range(WINDOWS_AT_ONCE):

@@ -69,11 +69,11 @@ class Partitioning(NamedTuple):
 
     @classmethod
     def of(
-        cls, schedule: WindowSchedule, *, pays_looks: bool, shards: int | None, part: RunPart | None = None
+        cls, schedule: WindowSchedule, *, pays_tests: bool, shards: int | None, part: RunPart | None = None
     ) -> Partitioning:
         """shards: None for a good number. part: None for the whole run."""
         by_window = Sharding.of_windows(schedule.horizon if part is None else part.windows, shards)
-        return cls(Sharding(schedule.horizon, shards or _SHARDS_OF_RUN) if pays_looks else by_window, by_window)
+        return cls(Sharding(schedule.horizon, shards or _SHARDS_OF_RUN) if pays_tests else by_window, by_window)
 
 
 def _checked(shards: int | None) -> int | None:

@@ -75,10 +75,10 @@ def events_in_windows(chunks: Sequence[LogChunk], schedule: WindowSchedule) -> i
 
 
 def shards_of_log(
-    chunks: Sequence[LogChunk], schedule: WindowSchedule, fields: EventFields, *, pays_looks: bool
+    chunks: Sequence[LogChunk], schedule: WindowSchedule, fields: EventFields, *, pays_tests: bool
 ) -> int | None:
     """Into how many parts users and items are cut, so that each fits into a worker; None where windows are cut too."""
-    if not pays_looks:
+    if not pays_tests:
         return None
     by_events = -(-events_in_windows(chunks, schedule) // _EVENTS_PER_SHARD)
     by_labels = -(-_long_label_bytes(chunks, fields) // _LABEL_BYTES_PER_SHARD)

@@ -119,7 +119,7 @@ class LocalReplay:
             _ = plan.paid_rounds  # raises without rounds
         self._run, self._public_items, self._part, self._with_blocks = run, public_items, part, with_blocks
         self._stages = stages_of(run, public_items, is_replay=part is None, is_part=part is not None)
-        self._cuts = Partitioning.of(plan.schedule, pays_looks=plan.contributions is not None, shards=shards, part=part)
+        self._cuts = Partitioning.of(plan.schedule, pays_tests=plan.contributions is not None, shards=shards, part=part)
 
     def of_log(
         self,

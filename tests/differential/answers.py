@@ -194,8 +194,8 @@ class Answers:
 
     def at_once(self, batches: Sequence[Any], part: RunPart | None = None) -> None:
         stages = stages_of(self.run, self.domain, is_replay=part is None, is_part=part is not None)
-        pays_looks = self.plan.contributions is not None
-        cuts = Partitioning.of(self.plan.schedule, pays_looks=pays_looks, shards=3, part=part)
+        pays_tests = self.plan.contributions is not None
+        cuts = Partitioning.of(self.plan.schedule, pays_tests=pays_tests, shards=3, part=part)
         packing = PackContributions(self.plan.schedule, cuts.users, part)
         keys = IdKeys(SECRET)
         domain = None if self.domain is None else self.domain.table(keys)

@@ -297,7 +297,7 @@ def test_long_labels_are_cut_into_more_shards(tmp_path, monkeypatch, label, othe
     columns = {name: [f"{text}{row}" for row in rows] for name, text in (("item", label), ("other", other))}
     pq.write_table(pa.table({"user": ["u"] * 2_000, "timestamp": pa.array(rows, pa.timestamp("s")), **columns}), path)
     chunks = find_log_chunks([str(path)], EventFields())
-    found = machine.shards_of_log(chunks, SCHEDULE, EventFields(), pays_looks=True)
+    found = machine.shards_of_log(chunks, SCHEDULE, EventFields(), pays_tests=True)
     assert found == pytest.approx(shards, abs=1)
 
 

@@ -221,7 +221,7 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused():
         if is_drawn:
             name.process(None, added, span(), Counter(), *earlier)
             continue
-        with pytest.raises(ValueError, match="a pair that is not drawn for"):
+        with pytest.raises(ValueError, match="a sum of what is no candidate"):
             name.process(None, added, span(), Counter(), *earlier)
 
 

@@ -238,7 +238,7 @@ def test_what_is_left_out_is_told_and_read_again(windows, share):
     assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
 
 
-@pytest.mark.parametrize(("windows", "message"), [([0, 3], "not named in its block"), ([3, 2], "must ascend")])
+@pytest.mark.parametrize(("windows", "message"), [([0, 3], "not in its block"), ([3, 2], "must ascend")])
 def test_what_cannot_be_a_pair_of_a_later_round_is_refused(windows, message):
     """The second item was named in the first block alone."""
     of_windows = WindowBlocks(WindowSchedule.fixed(0, 40, 10), 20, 0, 4)
