@@ -188,26 +188,18 @@ _TABLES: dict[tuple[int, str, bytes], ItemTable] = {}  # at most one
 _LOCK = threading.Lock()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Those that are published although nobody holds them, drawn without visiting the others
-#
-# A public item that nobody holds is tested like every other: it is published with the probability p that the noise
-# alone reaches the threshold. In a window with n items that is n independent coins. So their number is drawn from
-# Binomial(n, p), and then that many different items, with equal probability for every subset: the same law, at a cost
-# that grows with what is published and not with the list (docs/guarantee.md, "Claim (empty items)").
-#
-# The draws do not depend on the data. An item that has holders in the window is tested by a draw of its own instead:
-# `ItemHolders.merge` and `ItemSums.merge` then drop the one that was drawn here.
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 class EmptyItems:
-    """The empty items of a run, as cells without holders or without a sum: the same whenever and wherever drawn.
+    """The public items that are published in a window although nobody holds them, as cells without holders or without a
+    sum: the same whenever and wherever drawn, and drawn without visiting the others.
 
-    items: all public ones. tail: the probability that the noise alone reaches the threshold, in units of 2^-128: each
-    item is drawn in each window with it. uniforms: keyed function of pairs (window, number): number 0 decides how many
-    items are drawn, and 1, 2, ... which. The distance from the exact law is at most ``empty_items_total_variation``, of
-    `discrete_laplace_law`, a window.
+    A public item that nobody holds is tested like every other: the noise alone reaches the threshold with probability
+    p, a coin for each. So in a window with n items their number is drawn from Binomial(n, p), and then so many of them:
+    the same law (docs/guarantee.md, "Claim (empty items)"), up to ``empty_items_total_variation`` of
+    `discrete_laplace_law` a window. The draws do not depend on the data: an item with holders is tested by a draw of
+    its own, and `ItemHolders.merge` and `ItemSums.merge` drop the one that was drawn here.
+
+    items: all public ones. tail: p, in units of 2^-128. uniforms: keyed function of pairs (window, number): number 0
+    decides how many items are drawn, and 1, 2, ... which.
     """
 
     def __init__(self, items: ItemTable, tail: int, uniforms: BlockFunction) -> None:

@@ -33,6 +33,7 @@ from dp_transforms.core.pack_contributions import MergeContributions, PackContri
 from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, Span, StateChunk, packed_by_group
+from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.steps import block_reports, stages_of
 from dp_transforms.logs import JoinedChunks, read_joined
 from dp_transforms.plan import plan as plan_module
@@ -46,6 +47,7 @@ _PLANS = 60  # different ones; each is taken again with other logs
 Row = tuple[str | None, str | None, int | None]
 _NEW_NAMES = {"usual_looks": "usual_contributions", "most_looks": "most_contributions"}
 _OLD_FIELDS = {"contributions": "looks", "followed": "known", "usual_tests": "usual_looks", "public_items": "domain"}
+_OLD_KINDS = {Kind.USER_BUDGETS: "purses", Kind.FOLLOWED: "known"}  # of what a stream keeps
 _fingerprint_of = stored.fingerprint_of
 
 
@@ -272,7 +274,8 @@ class Answers:
         for work, of_shards in zip(works, states, strict=True):
             if work.state_kind is not None:
                 for state in of_shards:
-                    self.told.append(sorted((kind.value, _digest(cell)) for kind, cell in work.chunks(state)))
+                    chunks = [(_OLD_KINDS[kind], _digest(chunk)) for kind, chunk in work.chunks(state)]
+                    self.told.append(sorted(chunks))
 
     def _step(self, step: AtOnceStep, groups: Sequence[Any], named: Sequence[Any]) -> list[Any]:
         work, found, kept = step.start(SECRET), list[Any](), list[str]()
