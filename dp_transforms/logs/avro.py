@@ -46,6 +46,8 @@ _BLOCK_ROWS, _BLOCK_BYTES = 1 << 18, 32 << 20
 
 CODECS = ("null", "deflate", "snappy", "zstandard")
 _HEADER = fastavro.parse_schema(HEADER_SCHEMA)
+_ENDS_EARLY = (EOFError, IndexError)  # fastavro raises the second inside of a number
+DAMAGE = (*_ENDS_EARLY, ValueError)
 _LONG = fastavro.parse_schema("long")
 _LONGS = [{"name": name, "type": "long"} for name in ("records", "size")]
 _FRAME = fastavro.parse_schema({"type": "record", "name": "frame", "fields": _LONGS})
@@ -84,7 +86,7 @@ def read_avro_header(path: str, file: IO[bytes]) -> Header:
             header = fastavro.schemaless_reader(head, _HEADER, None)
             break
         except Exception as error:  # whose words may hold bytes of the file
-            if not isinstance(error, EOFError) or len(data) < most_bytes:
+            if not isinstance(error, _ENDS_EARLY) or len(data) < most_bytes:
                 break
     else:
         raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.")
@@ -97,8 +99,8 @@ def read_avro_header(path: str, file: IO[bytes]) -> Header:
 
 
 def frames(file: IO[bytes], header: Header, begin: int = 0, end: int | None = None) -> Iterator[Frame]:
-    """The blocks from one position up to another, where blocks begin; by seeking. Raises EOFError or ValueError where
-    they are damaged."""
+    """The blocks from one position up to another, where blocks begin; by seeking. Raises one of DAMAGE where they are
+    damaged."""
     size = file.seek(0, io.SEEK_END)
     at, end = max(begin, header.end), size if end is None else min(end, size)
     while at < end:
@@ -204,7 +206,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
                 return [LogChunk(path, "avro", None, None, stored.size, stored=stored)]
             try:
                 events: int | None = sum(frame.records for frame in frames(file, header))
-            except (EOFError, ValueError):
+            except DAMAGE:
                 events = None  # reading will reach the damage and say where it is
     except OSError:
         raise damaged_error(path, "Avro") from None
@@ -228,7 +230,7 @@ def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
                         dataclasses.replace(chunk, events=count, bytes=size, first_row=first_row, span=(begin, end))
                     )
                     begin, first_row = end, row
-    except (EOFError, ValueError, OSError):
+    except (*DAMAGE, OSError):
         return [chunk]
     return cut if (end, row) == (chunk.bytes, chunk.events) else [chunk]  # else it was changed meanwhile
 

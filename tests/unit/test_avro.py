@@ -236,6 +236,17 @@ def test_hostile_headers(tmp_path):
         _read(tmp_path, _file(PLAIN, [(1, EVENT)], SECRET))
 
 
+@pytest.mark.parametrize("before", range(10))
+def test_a_header_is_read_on_wherever_its_first_bytes_end(tmp_path, before):
+    """Also inside of a number."""
+    metadata = {
+        "pad": b"x" * ((1 << 16) - 12 - before),
+        "more": b"x" * 9_000,
+        "avro.schema": json.dumps(PLAIN).encode(),
+    }
+    assert _read(tmp_path, avro_container(metadata, [(1, EVENT)])) == ([("u", "i", TIME)], {})
+
+
 @pytest.mark.usefixtures("way")
 def test_hostile_blocks(tmp_path, monkeypatch):
     secret = _cell(SECRET.encode())
@@ -263,6 +274,8 @@ def test_hostile_blocks(tmp_path, monkeypatch):
             _read(tmp_path, whole[:-cut])
     with pytest.raises(EventFileError, match="it is damaged after row 1, or not in Avro format"):
         _read(tmp_path, whole[:-1] + b"x")
+    with pytest.raises(EventFileError, match="it is damaged after row 2, or not in Avro format"):
+        _read(tmp_path, whole + b"\x80")  # a number that does not end
     for data in (b"", pa.Codec("snappy").compress(EVENT, asbytes=True) + bytes(4)):
         with pytest.raises(EventFileError, match="it is damaged after row 0, or not in Avro format"):
             _read(tmp_path, _file(PLAIN, [(1, data)], "snappy"))
