@@ -2,10 +2,13 @@
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 from collections.abc import Callable
 
 import apache_beam as beam
@@ -22,6 +25,7 @@ from dp_transforms import (
     find_log_chunks,
 )
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.cli.stream import stop_file_of
 from dp_transforms.reports import read_report_file
 from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, KEY, PLAN, START, run, write_log_and_key
 from tests.helpers import shh_process
@@ -209,3 +213,21 @@ def test_a_job_that_fails_says_why_in_one_line(folder):
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("shh: ")
     assert str(folder / "logs") in err.splitlines()[-1]
+
+
+def test_a_stop_file_is_beside_the_reports_or_where_nobody_else_can_make_one(tmp_path, monkeypatch):
+    """A run id can be guessed, so a file in the temporary folder itself could be made by anybody."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    options = {"once": False, "is_resumed": False}
+    assert stop_file_of("/x/reports", is_here=False, **options) == "/x/reports.stop"
+    assert stop_file_of(None, is_here=False, **options) is None
+    assert list(tmp_path.iterdir()) == []
+    before = os.umask(0)
+    try:
+        path, other = (pathlib.Path(str(stop_file_of(None, is_here=True, **options))) for _ in range(2))
+    finally:
+        os.umask(before)
+    assert path.parent.parent == tmp_path
+    assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o700
+    assert not path.exists()
+    assert other != path
