@@ -165,7 +165,6 @@ def calibrate_contributions(
     budget: Budget,
     usual_contributions: tuple[int, int],
     most_contributions: int,
-    *,
     forget_after: int | None = None,
     false_name_error: float | None = None,
     size_error: float | None = None,

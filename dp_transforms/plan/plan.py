@@ -12,14 +12,14 @@ import dataclasses
 import functools
 import inspect
 import math
-from fractions import Fraction
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dp_transforms.accounting.charged_hits import COUNTS
 from dp_transforms.accounting.price_list import found_from, smallest_size_margin
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import exact, html_table, nearest, shown
 from dp_transforms.errors import InputError
 from dp_transforms.plan.calibration import (
@@ -44,9 +44,12 @@ from dp_transforms.plan.rounds import (
     REPLAY,
     RoundTerms,
     found_in_rounds,
+    leaves_out,
+    likely_noise_of,
+    most_of_sizing_test,
     rounds_of,
-    sizing_terms,
-    terms_of_round,
+    size_error_of_round,
+    threshold_of_round,
     why_one_round,
 )
 from dp_transforms.plan.stored import FORMAT_VERSION, as_fields, fingerprint_of, read_record, sealed, unsealed
@@ -128,14 +131,8 @@ class Plan(Budget):
         contributions = checked_contributions(usual_contributions, most_contributions)
         is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
         one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
-        found = calibrate_contributions(
-            budget,
-            *contributions,
-            forget_after=forget_after,
-            false_name_error=false_name_error,
-            size_error=size_error,
-            rounds=None if one else rounds_of(schedule),
-        )
+        rounds = None if one else rounds_of(schedule)
+        found = calibrate_contributions(budget, *contributions, forget_after, false_name_error, size_error, rounds)
         return cls(**vars(budget), **found)
 
     @classmethod
@@ -283,7 +280,6 @@ class Plan(Budget):
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         paid = self.paid_contributions
-        # Sums of 0 that the run draws for, on average.
         followed = 2 * self.followed_for * self.max_users * paid.most_tests
         unheld = self.domain_size * self.schedule.horizon or followed
         return smallest_size_margin(paid.prices, paid.size_error, self.max_users, unheld)
@@ -294,13 +290,27 @@ class Plan(Budget):
         return RoundTerms(self.threshold, self.likely_noise, self.paid_contributions.weights[-1])
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
-        """Of a round over blocks in so many windows; a later one draws for so many items in windows."""
-        paid, rounds, parts = self.paid_contributions, self.paid_rounds, Fraction(self.schedule.horizon, windows)
-        return terms_of_round(paid, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
+        """Of a round over blocks in so many windows, a function of what was named before, and of the plan.
+
+        drawn: for so many items in windows a later round draws, held or not; round 0 for none without a sum. Each part
+        of a run has its share of `Rounds.false_names` and of the false sizes, as if all parts drew for as many.
+        """
+        paid, rounds, largest = self.paid_contributions, self.paid_rounds, self.largest_in_rounds[number]
+        if number == 0:
+            error = size_error_of_round(paid, rounds)
+            likely_noise = smallest_size_margin(paid.prices, error, self.max_users, 0, rounds.units[0])
+            return RoundTerms(self.threshold, likely_noise, largest)
+        drawn = -(-drawn * self.schedule.horizon // windows)
+        threshold = threshold_of_round(paid, rounds, drawn)
+        least = threshold - paid.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
+        return RoundTerms(threshold, likely_noise_of(paid, rounds, drawn), largest, least)
 
     def terms_of_sizing(self, drawn: int, windows: int) -> RoundTerms:
-        """Of the sizing round, of so many items in windows that are named already, in so many windows."""
-        return sizing_terms(self.paid_contributions, self.paid_rounds, drawn, Fraction(self.schedule.horizon, windows))
+        """Of the sizing round, of so many named items in windows. threshold: from where on a size is stated."""
+        paid, rounds = self.paid_contributions, self.paid_rounds
+        ((largest,), _) = paid.listed.largest(np.array([max(paid.units[0], most_of_sizing_test(rounds))]))
+        likely_noise = likely_noise_of(paid, rounds, -(-drawn * self.schedule.horizon // windows))
+        return RoundTerms(likely_noise + (FEWEST_STATED - 1) * int(largest) + 1, likely_noise, int(largest))
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
@@ -326,7 +336,6 @@ class Plan(Budget):
             return self.found_from(self.contributions.usual_tests[0], probability)
         if not 0 < probability < 1:
             raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
-        # The largest with such a tail.
         margin = self.charged_hits.noise.smallest_margin(math.nextafter(probability, 0)) - 1
         return max(1, self.threshold - margin)
 
@@ -347,11 +356,11 @@ class Plan(Budget):
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
-        return fingerprint_of(self._fields())
+        return fingerprint_of({"format_version": FORMAT_VERSION, **as_fields(self)})
 
     def to_json(self) -> str:
         """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back."""
-        return sealed(self._fields())
+        return sealed({"format_version": FORMAT_VERSION, **as_fields(self)})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
@@ -360,9 +369,6 @@ class Plan(Budget):
         A file is hostile input: an error shows one line and little.
         """
         return read_record(cls, unsealed(text), "the plan")
-
-    def _fields(self) -> dict[str, Any]:
-        return {"format_version": FORMAT_VERSION, **as_fields(self)}
 
     def _repr_html_(self) -> str:
         """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
@@ -381,18 +387,14 @@ def plan_for(charge: str | None = None, **choices: Any) -> Plan:
     Raises ValueError also for a choice that belongs to the other charge, and TypeError for one of none.
     """
     charge = CONTRIBUTIONS if charge is None else charge
-    taken = choices_of(charge)
-    given = {name: value for name, value in choices.items() if value is not None}
-    for name in given.keys() - taken:
-        other = next((other for other in CHARGES if name in choices_of(other)), None)
-        if other is None:
-            raise TypeError(f"a plan of {charge} has no argument {name!r}{nearest(name, taken)}")
-        raise InputError(name, f"cannot be used with charge {charge!r}: it belongs to {other}.", "Leave it out.")
-    return (Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits)(**given)
-
-
-def choices_of(charge: str) -> frozenset[str]:
-    """The arguments that a plan of this charge is made of. Raises ValueError for another name."""
-    if not isinstance(charge, str) or charge not in CHARGES:
+    makers: dict[str, Callable[..., Plan]] = {CONTRIBUTIONS: Plan.for_contributions, HITS: Plan.for_hits}
+    if not isinstance(charge, str) or charge not in makers:
         raise InputError("charge", f"must be one of {', '.join(CHARGES)}, got {shown(charge)}.")
-    return frozenset(inspect.signature(Plan.for_contributions if charge == CONTRIBUTIONS else Plan.for_hits).parameters)
+    taken = {name: frozenset(inspect.signature(make).parameters) for name, make in makers.items()}
+    given = {name: value for name, value in choices.items() if value is not None}
+    for name in given.keys() - taken[charge]:
+        other = next((other for other in CHARGES if name in taken[other]), None)
+        if other is None:
+            raise TypeError(f"a plan of {charge} has no argument {name!r}{nearest(name, taken[charge])}")
+        raise InputError(name, f"cannot be used with charge {charge!r}: it belongs to {other}.", "Leave it out.")
+    return makers[charge](**given)

@@ -11,13 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from dp_transforms.accounting.price_list import found_from, smallest_size_margin
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
+from dp_transforms.accounting.price_list import found_from
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import shown
 from dp_transforms.errors import InputError
 from dp_transforms.plan.records import MOST_CONTRIBUTIONS, PaidContributions, Rounds
@@ -94,44 +91,9 @@ class RoundTerms(NamedTuple):
     least: Any = None
 
 
-def terms_of_round(
-    paid: PaidContributions,
-    rounds: Rounds,
-    number: int,
-    drawn: int,
-    users: int,
-    *,
-    threshold: int,
-    parts: Fraction = Fraction(1),
-) -> RoundTerms:
-    """A function of what was named before, and of the plan.
-
-    drawn: for so many items in windows a later round draws, held or not, in this part of the run; round 0 for none
-    without a sum. users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into
-    the run, at least 1. Each part has its share of `false_names` and of the false sizes.
-    """
-    units = rounds.units[number]
-    if number == 0:
-        likely_noise = smallest_size_margin(paid.prices, _size_error(paid, rounds), users, 0, units)
-        return RoundTerms(threshold, likely_noise, _largest_weight(paid, units))
-    drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
-    likely_noise = _likely_noise(paid, rounds, drawn)
-    threshold = threshold_of_round(paid, rounds, drawn)
-    least = threshold - paid.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
-    return RoundTerms(threshold, likely_noise, _largest_weight(paid, units), least)
-
-
 def leaves_out(rounds: Rounds, number: int) -> bool:
     """Whether this round tells what the last one need not draw for."""
     return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
-
-
-def sizing_terms(paid: PaidContributions, rounds: Rounds, drawn: int, parts: Fraction) -> RoundTerms:
-    """Of the sizing round, for so many items in windows that are named already. threshold: from where on a size is
-    stated. parts: as of `terms_of_round`."""
-    largest = _largest_weight(paid, max(paid.units[0], most_of_sizing_test(rounds)))
-    likely_noise = _likely_noise(paid, rounds, math.ceil(drawn * parts))
-    return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
 def most_of_sizing_test(rounds: Rounds) -> int:
@@ -139,19 +101,15 @@ def most_of_sizing_test(rounds: Rounds) -> int:
     return rounds.units[-1] // FEWEST_SIZED
 
 
-def _size_error(paid: PaidContributions, rounds: Rounds) -> float:
+def size_error_of_round(paid: PaidContributions, rounds: Rounds) -> float:
     """Of each round, and of the sizing round."""
     return paid.size_error / (len(rounds.units) + 1)
 
 
-def _likely_noise(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
+def likely_noise_of(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
     """Where it is known for how many is drawn: the noise of any of them is larger with the share of `size_error` at
     most."""
-    return paid.noise.smallest_margin(_size_error(paid, rounds) / max(1, drawn)) - 1
-
-
-def _largest_weight(paid: PaidContributions, units: int) -> int:
-    return int(paid.listed.largest(np.array([units]))[0][0])
+    return paid.noise.smallest_margin(size_error_of_round(paid, rounds) / max(1, drawn)) - 1
 
 
 def threshold_of_round(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:

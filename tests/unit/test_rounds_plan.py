@@ -21,7 +21,7 @@ from dp_transforms.core.round_candidates import Candidates, WindowBlocks
 from dp_transforms.core.user_budgets import BudgetPacing
 from dp_transforms.plan.calibration import checked_contributions
 from dp_transforms.plan.records import Rounds
-from dp_transforms.plan.rounds import terms_of_round, why_one_round
+from dp_transforms.plan.rounds import threshold_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
 from tests.helpers.exact_prices import look_price
 from tests.helpers.modes import units_of_shares
@@ -75,11 +75,10 @@ def test_the_numbers_of_the_reference(row):
     assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
     found = smallest_open_threshold(prices, row["delta_open"], open_units=BUDGET_UNITS // 10)
     assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
-    looks = dataclasses.replace(calibrated().paid_contributions, shape=row["p"])
+    paid = dataclasses.replace(calibrated().paid_contributions, shape=row["p"])
     rounds = dataclasses.replace(calibrated().paid_rounds, false_names=0.5)
     for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
-        found = terms_of_round(looks, rounds, 1, int(drawn), 10**8, threshold=0).threshold
-        assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
+        assert threshold_of_round(paid, rounds, int(drawn)) / paid.scale == pytest.approx(threshold, rel=1e-3)
 
 
 def test_a_purse_that_is_spent_twice_is_refused():
