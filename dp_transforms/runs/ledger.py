@@ -303,7 +303,7 @@ def _written() -> dict[str, Any]:
 def _known(rows: Rows, run_id: str) -> Run:
     run = rows.get(Run, run_id)
     if run is None:
-        raise RunRefusedError(f"the ledger knows no run {run_id}. See: shh ledger --runs")
+        raise RunRefusedError(f"the ledger knows no run {run_id}. See: shh ledger --population NAME")
     return run
 
 
