@@ -49,9 +49,6 @@ class HitsSoFar(NamedTuple):
     read: int
     first: tuple[float, int] | None
 
-    def after(self, hits: int) -> HitsSoFar:
-        return self._replace(read=self.read + hits)
-
 
 class Trend(NamedTuple):
     """A window. entries: the largest first. gone: items of the window before. hits: up to this window."""
@@ -112,10 +109,9 @@ def trends(plan: Mapping[str, Any], reports: Iterable[WindowReport], *, are_all:
         before = latest.get(report.stream)
         latest[report.stream] = report
         charged = _most_charged(plan, report)
-        if report.stream not in hits:
-            is_first = are_all or (isinstance(start, int) and report.window_start == start * 1_000_000)
-            hits[report.stream] = HitsSoFar(0, None if is_first else (report.epsilon_spent, charged))
-        hits[report.stream] = hits[report.stream].after(charged)
+        is_first = are_all or (isinstance(start, int) and report.window_start == start * 1_000_000)
+        so_far = hits.get(report.stream, HitsSoFar(0, None if is_first else (report.epsilon_spent, charged)))
+        hits[report.stream] = so_far._replace(read=so_far.read + charged)
         yield _trend(rule, report, before)._replace(hits=hits[report.stream])
 
 
