@@ -12,6 +12,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.internal import pickler
 
+from dp_transforms.beam import workers as noise_keys
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.workers import FreshKey, KeyFile, resolve_noise_key
 from dp_transforms.core.event_batch import EventBatch
@@ -19,18 +20,26 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import (
     Branches,
+    Collected,
     batches_source,
     local_pipeline,
     run_monitor,
     values,
 )
 from tests.helpers.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
+from tests.helpers.oracle import oracle_reports
 from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import (
     MICROS,
+    RUN_ID,
+    SECRET,
     START,
     batch_of,
+    batches_of,
     key_file,
+    random_log,
+    settings_of,
+    small_plan,
 )
 
 KEY = bytes(range(100, 140))
@@ -106,6 +115,11 @@ def test_without_a_file_each_run_in_this_process_draws_its_own_key(runner):
     keys = {resolve_noise_key(None, pipeline(runner)).get_secret_bytes() for _ in range(5)}
     assert len(keys) == 5
     assert {len(key) for key in keys} == {32}
+
+
+def test_a_fresh_key_is_one_key(tmp_path):
+    secret = FreshKey()
+    assert secret.get_secret_bytes() == pickle.loads(pickle.dumps(secret)).get_secret_bytes()  # noqa: S301
 
 
 @pytest.mark.parametrize(
@@ -225,3 +239,36 @@ def test_a_key_file_gives_one_answer_per_run_and_fresh_noise_for_another(noisy_l
     assert len(others) == 4
     for one, another in itertools.combinations([first, *others], 2):
         assert sum(one[cell] == another[cell] for cell in first) <= 13
+
+
+# --- written nowhere
+
+
+def monitored(plan, log, key):
+    """A pipeline that is built and has not run, and where its reports will be seen."""
+    pipeline, reports = local_pipeline(), Collected()
+    found = batches_source(batches_of(log, 100))(pipeline) | ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID)
+    return pipeline, found.reports, reports
+
+
+def new_fresh_key(before):
+    (token,) = noise_keys._FRESH_KEYS.keys() - before
+    return noise_keys._FRESH_KEYS[token]
+
+
+@pytest.mark.parametrize("kind", ["key file", "fresh key"])
+def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
+    plan = small_plan(mode="hits", hits_per_user=2)
+    log = random_log(plan, seed=1, events=600)
+    before = set(noise_keys._FRESH_KEYS)
+    pipeline, reports, collected = monitored(plan, log, key_file(tmp_path) if kind == "key file" else None)
+    _ = reports | collected.sink()
+    key = SECRET if kind == "key file" else new_fresh_key(before)
+    pipeline.run().wait_until_finish()
+    if kind == "key file":
+        assert collected.values == oracle_reports(log, settings_of(plan), SECRET)  # it is the key that was used
+    graph = job_graph(pipeline)
+    assert any(b"ThresholdMonitorEvolvingDoFn" in text for text in texts_within(graph))  # the search reads pickles
+    places = {"job graph": graph, "options": options_of(pipeline), **traces.places()}
+    assert len(places["log"]) > 1000
+    assert places_with(forms_of(key), places) == []
