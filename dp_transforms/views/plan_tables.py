@@ -142,15 +142,15 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def _names_lines(plan: Plan, looks: PaidContributions) -> list[tuple[str, str]]:
-    largest, first = looks.weights[-1], looks.weights[-1]
-    of_new, counting = "threshold", f"at most {looks.most_tests:,} of a user"
+def _names_lines(plan: Plan, paid: PaidContributions) -> list[tuple[str, str]]:
+    largest, first = paid.weights[-1], paid.weights[-1]
+    of_new, counting = "threshold", f"at most {paid.most_tests:,} of a user"
     if plan.rounds is not None:
         first, *later = plan.largest_in_rounds
         largest = max(later)
         of_new = "threshold of blocks"
     if len(plan.units_of_rounds) > 1:
-        most = [units // looks.units[0] for units in plan.units_of_rounds]
+        most = [units // paid.units[0] for units in plan.units_of_rounds]
         counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
     if plan.public_items:
         followed = "all"
@@ -162,19 +162,19 @@ def _names_lines(plan: Plan, looks: PaidContributions) -> list[tuple[str, str]]:
     return [
         (
             "chosen",
-            f"contributions, for users with {looks.usual_tests[0]:,} to {looks.usual_tests[1]:,} in the run",
+            f"contributions, for users with {paid.usual_tests[0]:,} to {paid.usual_tests[1]:,} in the run",
         ),
         ("contributions that count", counting),
         (
             "noise",
-            f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one contribution; Renyi order"
-            f" {looks.order:.4g}",
+            f"exp(-|x / {paid.scale / largest:.2f}|^{paid.shape:g}), in users with one contribution; Renyi order"
+            f" {paid.order:.4g}",
         ),
         (of_new, f"{plan.threshold / first:.1f} users with one contribution"),
         ("followed items", followed),
         (
             "sizes",
-            f"in steps of {looks.spacing / largest:.1f}; all are right but for {looks.size_error:.2g}",
+            f"in steps of {paid.spacing / largest:.1f}; all are right but for {paid.size_error:.2g}",
         ),
     ]
 

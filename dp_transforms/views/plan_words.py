@@ -51,8 +51,8 @@ def why(plan: Plan, use: str) -> str:
     """Of a plan of contributions: whether they are tested in rounds, and why."""
     if plan.rounds is not None:
         return rounds_in_words(plan)
-    looks, is_public = plan.paid_contributions, plan.public_items is not None
-    reason = why_one_round(plan.schedule, looks.usual_tests, looks.most_tests, use, has_public_items=is_public)
+    paid, is_public = plan.paid_contributions, plan.public_items is not None
+    reason = why_one_round(plan.schedule, paid.usual_tests, paid.most_tests, use, has_public_items=is_public)
     return f"Contributions are tested in one round: {reason or 'so it was declared, by forget_after or its use'}."
 
 
