@@ -168,6 +168,18 @@ def test_multi_target_charging_goes_on_until_the_last_counter_is_full():
     assert computation.runs == 7
 
 
+def test_a_call_at_one_price_is_charged_to_each_limit():
+    limits = [HitLimit(3, epsilon=0.5), HitLimit(2, epsilon=0.5)]
+    charging = TargetCharging(None, *limits)
+    assert charging.perform(Price(0.5, 0.4, most_hits=2), lambda *_: 2, lambda hits: hits) == 2
+    assert [limit.used for limit in limits] == [2, 2]
+    with pytest.raises(Halted):
+        charging.perform(Price(0.5, 0.4, most_hits=2), lambda *_: 0, lambda hits: hits)
+    for refused in ([], [limits[0]] * 2):
+        with pytest.raises(ValueError, match="a different one for each target"):
+            TargetCharging(None, *refused)
+
+
 def test_a_limit_that_once_refused_cannot_vouch_for_what_follows():
     class Refuses(HitLimit):
         def admits(self, epsilon, target_probability, hits=1):
