@@ -285,6 +285,19 @@ def test_hidden_temporary_and_other_files_are_passed_over(tmp_path):
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reopen", [False, True])
+def test_a_file_that_says_it_was_written_before_1970_is_read_from_each_position(tmp_path, reopen):
+    written = tmp_path / ".written"
+    write_json(written, [(str(user), "i", TIME) for user in range(50)])
+    os.utime(written, (-10, -10))
+    move_in(written, tmp_path / "log.jsonl")
+    time.sleep(0.12)
+    polls = read_to_the_end(open_reader(tmp_path), 1, reopen=reopen)
+    assert [user for user, _ in events_of(polls)] == list(map(str, range(50)))
+    assert len(polls) > 3
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("reopen", [False, True])
 @pytest.mark.parametrize("how", ["append", "touch", "remove"])
 def test_a_file_that_changes_after_it_was_begun_stops_the_stream(tmp_path, how, reopen):
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))

@@ -114,7 +114,7 @@ class FolderPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ctime_ns: _Number = 0
     name: str = ""
-    mtime_ns: _Number = 0
+    mtime_ns: int = 0  # below 0 before 1970
     size: _Number = 0
     blocks: _Number = 0
     events: _Number = 0
