@@ -36,6 +36,7 @@ from dp_transforms.papers.private_computation import check_probability
 
 _ORDERS = 400
 _FLOAT_ERROR = 1e-14  # of a sum of few terms, relative to their sizes
+_LEAST_LOG_DELTA = -700.0  # its delta is a normal float: none is rounded to 0
 
 
 def target_charge(epsilon_per_query: float, target_probability: float, lam: float) -> float:
@@ -161,15 +162,20 @@ class MixedChargingAccountant:
 
     def delta(self, epsilon: float) -> float:
         check_epsilon(epsilon)
-        loss = conversion_loss(self.order, 1.0)
-        error = _FLOAT_ERROR * (self.divergence + epsilon + abs(loss))
-        log_delta = (self.order - 1) * (self.divergence - epsilon + loss + error)
-        return min(1.0, math.exp(min(0.0, log_delta)) * (1 + _FLOAT_ERROR))
+        log_delta = (self.order - 1) * (self._proved_epsilon(1.0, epsilon) - epsilon)
+        return math.exp(min(0.0, max(_LEAST_LOG_DELTA, log_delta)))
 
     def epsilon(self, delta: float) -> float:
         check_delta(delta)
-        loss = conversion_loss(self.order, delta)
-        return max(0.0, self.divergence + loss + _FLOAT_ERROR * (self.divergence + abs(loss)))
+        return max(0.0, self._proved_epsilon(delta))
+
+    def _proved_epsilon(self, delta: float, subtracted: float = 0.0) -> float:
+        """Rounded up by more than the floats of this sum, less what is then subtracted, can be off: its terms are
+        often much larger than it is, and ``1 - 1/order`` is small at orders near 1."""
+        above = self.order - 1
+        terms = 1 + self.order / above + abs(math.log(above)) + abs(math.log(delta))
+        error = _FLOAT_ERROR * (self.divergence + subtracted + terms / above)
+        return self.divergence + conversion_loss(self.order, delta) + error
 
 
 class MixedChargingFilter:

@@ -1,11 +1,15 @@
 """Renyi target charging and calls of several kinds, each against an independent figure, to the last digits."""
 
+import decimal
 import itertools
 import math
 import random
+from decimal import Decimal
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
@@ -156,6 +160,25 @@ MIXES = [
     (5.5, [_kind(STEP, 2, share=0.6), _kind(2 * STEP, 2)]),
     (9.5, [_kind(STEP, 1), _kind(3 * STEP, 2, share=0.8)]),
 ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(-9, 5), st.floats(-9, 2), st.floats(-12, -0.01))
+@example(math.log10(48883.91973290794 - 1), math.log10(8.268020085061013e-08), math.log10(7.070889385790124e-06))
+def test_conversions_are_never_below_the_exact_ones(above_one, budget, log_delta):
+    """Also where terms much larger than their sum cancel, and where delta is below the smallest float."""
+    accountant, delta = MixedChargingAccountant(1 + 10**above_one, 10**budget), 10**log_delta
+    with decimal.localcontext(prec=60):
+        order = Decimal(accountant.order)
+        divergence = Decimal(accountant.budget) / (order - 1)
+        loss = (order * (1 - 1 / order).ln() - (order - 1).ln()) / (order - 1)
+        exact = divergence + loss - Decimal(delta).ln() / (order - 1)
+        found = accountant.epsilon(delta)
+        assert max(exact, 0) <= Decimal(found)
+        assert found <= max(float(exact), 0) * (1 + 1e-9) + 1e-9 * (1 + 1 / (accountant.order - 1) ** 2)
+        for epsilon in (found or 1.0, 1.0, 900.0):
+            exact_delta = ((order - 1) * (divergence + loss - Decimal(epsilon))).exp()
+            assert min(exact_delta, 1) <= Decimal(accountant.delta(epsilon))
 
 
 @pytest.mark.parametrize(("epsilon", "mix"), MIXES)
