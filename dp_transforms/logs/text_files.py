@@ -156,7 +156,7 @@ def read_text(
     """The lines of a chunk. read: some lines, and their share of the bytes. header: bytes and line ends of the file
     that are no events. blanks: as in `lines_of`."""
     size, line_ends = header if chunk.span is None or not chunk.span[0] else (0, 0)
-    rows_read, given, begin = 0, 0, chunk.span[0] if chunk.span else 0
+    rows_read, given, begin, before = 0, 0, chunk.span[0] if chunk.span else 0, None
     try:
         with open_text(chunk.path, chunk.stored, chunk.span) as (stream, file):
             stream.read(size)
@@ -167,7 +167,8 @@ def read_text(
                     lines = lines._replace(rejected=(RejectedEvents(chunk.path, (first_line,), LINE_TOO_LONG),))
                 block = read(lines, share)
                 if begin and block.rejected:  # whose positions are counted from the first line of the span
-                    before = line_ends_before(chunk.path, chunk.stored, stream.begin)
+                    if before is None:  # once: other threads may count in other files meanwhile
+                        before = line_ends_before(chunk.path, chunk.stored, stream.begin)
                     moved = [
                         part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected
                     ]

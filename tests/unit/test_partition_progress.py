@@ -267,3 +267,12 @@ def test_a_partition_without_its_early_records_gives_the_same_pairs_and_closes_t
     taken = progress.take(polled(records[begin:]), 0)
     assert {(begin + row, window) for row, window in pairs_of_taken(taken, schedule)} == whole
     assert progress.windows_due == closed
+
+
+@pytest.mark.parametrize("max_ahead", [0, 20])
+def test_to_begin_one_second_later_would_be_too_late(max_ahead):
+    """An event that arrives at the first moment counts, if it may be so far ahead."""
+    schedule, clock = WindowSchedule(START, START + 60, 30, 30), StreamClock("arrival", 7, 3, max_ahead)
+    first = clock.first_arrival_micros(schedule) // MICROS
+    assert oracle([(START, first)], clock, schedule)[0] == {(0, 0)}
+    assert oracle([(START, first - 1)], clock, schedule)[0] == set()
