@@ -53,6 +53,7 @@ class ReplayJob:
     output: str
     block_output: str | None
     dead_letter: str | None
+    allow_empty: bool = False
 
 
 def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:
@@ -74,7 +75,8 @@ def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:
     for name, (reports, output) in outputs.items():
         if output is not None:
             header = ReportHeader.of_plan(job.plan, job.run_id, job.stream, of_blocks=name == "Blocks")
-            _ = (reports, batches, unread) | f"Write{name}" >> WriteReports(output, header)
+            write = WriteReports(output, header, allow_empty=job.allow_empty)
+            _ = (reports, batches, unread) | f"Write{name}" >> write
     if job.dead_letter is not None:
         _ = unread | "WriteRejected" >> WriteRejected(job.dead_letter)
 

@@ -104,7 +104,7 @@ class WriteReports(beam.PTransform):
     another run makes the job fail; one of this run is what this step wrote before it was repeated. If several reports
     of one window arrive, the first in the order of their JSON is kept; others that differ are counted as
     ``conflicting_reports`` for the operator. If more than half of the rows was rejected, nothing is written, and the
-    counter ``reports_withheld`` says so to the operator.
+    counter ``reports_withheld`` says so to the operator; allow_empty: it is written whatever was read.
 
     output_path: a local path that every worker has, or a URL; its ending gives the format.
     header: what the file says about the run.
@@ -112,11 +112,11 @@ class WriteReports(beam.PTransform):
     Returns a PCollection of the path.
     """
 
-    def __init__(self, output_path: str | os.PathLike[str], header: ReportHeader) -> None:
+    def __init__(self, output_path: str | os.PathLike[str], header: ReportHeader, *, allow_empty: bool = False) -> None:
         super().__init__()
         report_format(output_path)
         header.to_json()
-        self._file = os.fspath(output_path), header
+        self._file = os.fspath(output_path), header, allow_empty
 
     def expand(self, inputs: Any) -> beam.PCollection:
         reports, *rows = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -131,12 +131,12 @@ def _count_rows(rows: EventBatch | RejectedEvents) -> bytes:
     return _ROWS.pack(len(rows), 0) if isinstance(rows, EventBatch) else _ROWS.pack(0, len(rows.positions))
 
 
-def _write_reports(group: Gathered, path: str, header: ReportHeader) -> Iterator[str]:
+def _write_reports(group: Gathered, path: str, header: ReportHeader, allow_empty: bool) -> Iterator[str]:
     """Runs once, or again after a worker that died."""
     key, blobs = group[0], list(group[1])
     counts = [_ROWS.unpack(blob) for blob in blobs if len(blob) == _ROWS.size]
     events, rejected = (sum(numbers) for numbers in zip((0, 0), *counts, strict=True))
-    if rejected > MOST_REJECTED * (events + rejected):
+    if rejected > MOST_REJECTED * (events + rejected) and not allow_empty:
         operator_counter(REPORTS_WITHHELD).inc()
         return
     conflicting = beam.metrics.Metrics.counter("write_reports", "conflicting_reports")

@@ -64,7 +64,10 @@ _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
 _STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
 _BLOCKS = "With rounds: another report, of whole blocks such as days, at no further cost."
-_EMPTY = "Write an empty report if no event is in the range. Give it where others see whether there is one."
+_EMPTY = (
+    "Publish a report also if no event is in the range, or most rows cannot be read. Give it where others see whether"
+    " there is one."
+)
 _MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 

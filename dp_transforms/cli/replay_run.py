@@ -323,13 +323,13 @@ def nothing_found(request: ReplayRequest, events: int, rejected: int) -> Nothing
 
 
 def check_rejected(request: ReplayRequest, events: int, rejected: int) -> None:
-    """Raises LogError if more than half of the rows cannot be read."""
+    """Raises LogError if more than half of the rows cannot be read, unless an empty report is allowed too."""
     rows = events + rejected
-    if rejected > MOST_REJECTED * rows:
+    if rejected > MOST_REJECTED * rows and not request.allow_empty:
         raise LogError(
             f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than half; nothing was"
             " published. --dead-letter FILE lists them; shh doctor LOG shows how they are read. If they are no events,"
-            f" leave them out of the log.{_hint(request)}"
+            f" leave them out of the log, or give --allow-empty.{_hint(request)}"
         )
 
 

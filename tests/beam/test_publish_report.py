@@ -78,6 +78,8 @@ def test_where_too_many_rows_are_bad_nothing_is_published(request_of, monkeypatc
     assert operator_counts(_run(request))[REPORTS_WITHHELD] == 1
     folder = pathlib.Path(request.output).parent
     assert not any(path.suffix == ".jsonl" and path.is_file() for path in folder.rglob("*") if "log" not in path.parts)
+    _run(request_of("report.jsonl", allow_empty=True))
+    assert pathlib.Path(request.output).exists()
 
 
 def test_a_file_of_another_run_is_not_written_over(request_of):

@@ -166,6 +166,8 @@ def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path):
     assert f"{len(log_rows()) + 1:,} of" in error_line(stopped)
     assert "could not be read, more than half; nothing was published" in stopped.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
+    assert shh("replay", "log.csv", *BUDGET, "--output", "report.jsonl", "--allow-empty", cwd=tmp_path).returncode == 0
+    assert items_by_window(read_report(tmp_path / "report.jsonl")[1]) == EXPECTED
 
 
 def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(folder):
