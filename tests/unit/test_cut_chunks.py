@@ -98,6 +98,26 @@ def text_of(ending, seed):
     return header + b"\n".join(lines) + draws.choice((b"", b"\n", b"\n\n"))
 
 
+def test_parts_of_a_row_group_count_on_in_its_file(tmp_path):
+    path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 250)
+    cut = cut_chunks(find_log_chunks([path], FIELDS), 4)
+    assert [chunk.groups for chunk in cut] == [range(1)] * 4 + [range(1, 2)] * 4
+    row = 0
+    for chunk in cut:
+        rows = ROWS[row : row + (chunk.events or 0)]
+        assert read_chunks([chunk], FIELDS) == expected(rows, "s", row + 1)
+        row += len(rows)
+    assert row == len(ROWS)
+
+
+def test_lines_of_an_exchanged_file_are_counted_again(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"\n" * 100)
+    assert [text_files.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
+    path.write_bytes(b"-" * 99)
+    assert text_files.line_ends_before(str(path), None, 80) == 0
+
+
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 @pytest.mark.parametrize("seed", range(2))
 def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):

@@ -418,3 +418,32 @@ def test_a_folder_is_listed_again_while_its_time_is_coarse(tmp_path, clock, monk
     monkeypatch.setattr(log_folder.os, "scandir", lambda path: listed.append(path) or real(path))
     reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
     assert listed == [str(tmp_path)] * is_listed
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("reopen", [False, True])
+def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path, reopen):
+    path = drop(tmp_path, "log.jsonl", map(str, range(50)))
+    arrival, reader = arrival_of(path), open_reader(tmp_path)
+    polled = poll(reader, max_records=1)
+    assert 0 < polled.records < 50
+    time.sleep(TICK_SECONDS)
+    path.chmod(0o600)
+    assert arrival_of(path) > arrival
+    rest = poll(open_reader(tmp_path) if reopen else reader, polled.position, max_records=50 - polled.records)
+    assert users_of(polled) + users_of(rest) == [str(number) for number in range(50)]
+    assert set(rest.arrival_micros.tolist()) == {arrival}
+
+
+@pytest.mark.parametrize(("later", "last"), [(-1, "a.csv"), (0, "b.csv")])
+def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(tmp_path, clock, later, last):
+    for name in ("a.csv", "b.csv"):
+        time.sleep(TICK_SECONDS)
+        (tmp_path / name).write_text("user,item,timestamp\nu,i,2026-01-01\n")
+    reader, position = reader_at(tmp_path, 2.0), None
+    clock.nanos = (tmp_path / "b.csv").stat().st_ctime_ns + later
+    while not reader.confirm_passed():
+        position = reader.poll(position, max_records=1, max_seconds=0.0).position
+        clock.nanos += 10**9
+    found = FolderPosition.of_text(position)
+    assert (found.name, found.events, found.is_done) == (last, 1, True)
