@@ -33,7 +33,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, ReportSink
 
 _SECONDS_TO_CANCEL, _REST_SECONDS, _PATIENCE_SECONDS = 30.0, 60.0, 120.0
-_EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/engines.md)
+_EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
 _GROUPS_OF_WINDOWS = 128  # as `core.stage` cuts them
 
