@@ -24,7 +24,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import find_log_chunks
-from dp_transforms.beam.jobs import ReplayJob, build_replay, run_to_end
+from dp_transforms.beam.jobs import build_replay, run_to_end
+from dp_transforms.beam.replay_job import ReplayJob
 from dp_transforms.beam.runner_options import is_dry, is_on_dataflow, is_sent, job_name, runner_options
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell

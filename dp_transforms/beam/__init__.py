@@ -17,5 +17,5 @@ Beam's; and when all that was announced for it has come, for the partitions that
 waits until then, in every stateful step. in_order: the steps of a stream of counted messages.
 
 What all share: workers (the noise key, coders, metrics), and runner_options, what a run needs on each runner. jobs: the
-two pipelines that are submitted.
+two pipelines that are submitted; replay_job: what one of them is made of.
 """

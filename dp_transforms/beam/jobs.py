@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
@@ -22,11 +22,12 @@ from apache_beam.runners.runner import PipelineResult
 from dp_transforms.beam.monitor_stream import LOOP, TIMERS, MonitorStream
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.replay_job import ReplayJob
 from dp_transforms.beam.runner_options import FLINK, cluster_address, is_local, runner_of, waits_for_storing
 from dp_transforms.beam.workers import counts_and_gauges, operator_values
 from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports, WriteReportStream
 from dp_transforms.errors import StreamError
-from dp_transforms.logs import EventFields, LogChunk, estimate_log
+from dp_transforms.logs import estimate_log
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
@@ -36,24 +37,6 @@ _SECONDS_TO_CANCEL, _REST_SECONDS, _PATIENCE_SECONDS = 30.0, 60.0, 120.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
 _GROUPS_OF_WINDOWS = 128  # as `core.stage` cuts them
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReplayJob:
-    """A log, and the files of its report. Fields: as in `ShiftingHeavyHitters` and `WriteReports`; output,
-    block_output, which is the report of blocks, and dead_letter are paths or URLs."""
-
-    chunks: Sequence[LogChunk]
-    fields: EventFields
-    plan: Plan
-    noise_key: beam.Secret | str | None
-    run_id: str
-    stream: str
-    public_items: str | None
-    output: str
-    block_output: str | None
-    dead_letter: str | None
-    allow_empty: bool = False
 
 
 def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dp_transforms.beam.replay_job import ReplayJob
 from dp_transforms.cli.operator_log import note_done, shown_progress
 from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
 from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
@@ -27,8 +28,6 @@ from dp_transforms.local import replay as local
 from dp_transforms.local.machine import Spread, bytes_in_windows, shards_of_log
 from dp_transforms.local.pool import faults_of_steps
 from dp_transforms.logs import (
-    EventFields,
-    LogChunk,
     check_unchanged,
     count_unless_inside,
     ending_of_log,
@@ -36,7 +35,6 @@ from dp_transforms.logs import (
     unit_hint,
 )
 from dp_transforms.logs.rejected_events import MOST_REJECTED, pack_rejected, write_rejected_lines
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import replace_whole, report_file_bytes, report_format, write_error
@@ -44,15 +42,14 @@ from dp_transforms.runs.fingerprints import input_fingerprint, input_key, read_k
 from dp_transforms.runs.state_file import write_next_state
 
 if TYPE_CHECKING:
-    from dp_transforms.beam.jobs import ReplayJob
     from dp_transforms.cli.state_part import StatePart
 
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReplayRequest:
-    """All that a replay needs. Fields that `ReplayJob` has mean what they mean there.
+class ReplayRequest(ReplayJob):
+    """All that a replay needs, here or by a runner.
 
     logs: as they were named; chunks are of them. noise_key: the path of its file; None for one that is drawn and
         forgotten. run_id: "" for one that is drawn.
@@ -62,17 +59,8 @@ class ReplayRequest:
     """
 
     logs: Sequence[str]
-    chunks: Sequence[LogChunk]
-    fields: EventFields
-    plan: Plan
     noise_key: str | None
-    output: str
     run_id: str = ""
-    stream: str = "events"
-    public_items: str | None = None
-    block_output: str | None = None
-    dead_letter: str | None = None
-    allow_empty: bool = False
     memory: int | None = None
     processes: int | None = None
     state: str | None = None
@@ -161,13 +149,6 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> str:
     return log
 
 
-def job_of(request: ReplayRequest) -> ReplayJob:
-    """As pipelines/replay_log.py has it."""
-    from dp_transforms.beam.jobs import ReplayJob
-
-    return ReplayJob(**{each.name: getattr(request, each.name) for each in dataclasses.fields(ReplayJob)})
-
-
 def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary:
     """Submits the job that pipelines/replay_log.py builds, which publishes by itself, in its last step; returns when it
     is over. words: options of Beam. Raises UserError like `run_replay`."""
@@ -185,7 +166,7 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
     with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
         check_unchanged(request.chunks)
         pipeline = beam.Pipeline(options=options)
-        build_replay(pipeline, job_of(request))
+        build_replay(pipeline, request)
         with Unwinding():  # Ctrl-C cancels the job
             result = run_to_end(pipeline)
     counts = operator_counts(result)

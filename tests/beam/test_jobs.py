@@ -19,7 +19,6 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.beam import jobs
 from dp_transforms.beam.runner_options import cluster_address, runner_options
-from dp_transforms.cli.replay_run import job_of
 from tests.helpers.crowded_logs import replay_request, write_crowded_log
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import key_file, small_plan
@@ -28,7 +27,7 @@ from tests.helpers.small_runs import key_file, small_plan
 @pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
 def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path, plan):
     log = write_crowded_log(tmp_path / "log", 600, 30)
-    job = job_of(replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path)))
+    job = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
     window_ranges = 1 if plan.contributions is not None else plan.schedule.horizon
 
     def parts(events: int, parallelism: int = 1) -> int:

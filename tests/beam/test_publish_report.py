@@ -14,7 +14,7 @@ from dp_transforms.beam.jobs import build_replay, run_to_end
 from dp_transforms.beam.runner_options import runner_options
 from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.replay_run import ReplayRequest, job_of, run_replay
+from dp_transforms.cli.replay_run import ReplayRequest, run_replay
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.errors import UserError
 from dp_transforms.reports import read_report_file
@@ -46,7 +46,7 @@ def _run(request: ReplayRequest, times: int = 1) -> PipelineResult:
     options = runner_options([repeats], job_name="job", streaming=False)
     with errors_in_one_line("nothing was published"):
         pipeline = beam.Pipeline(options=options)
-        build_replay(pipeline, job_of(request))
+        build_replay(pipeline, request)
         return run_to_end(pipeline)
 
 
