@@ -9,7 +9,7 @@ shares of delta.
   can pay is found; `price_list`, the weights of a run, its threshold and its sizes; `paid_tests`, the numbers that find
   most for a budget.
 
-The proofs are in docs/guarantee.md and docs/prices.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy
+The proofs are in docs/guarantee.md and docs/proofs.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy
 Analysis across Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for
 Differential Privacy"; [KMS21] Kaplan, Mansour, Stemmer, "The Sparse Vector Technique, Revisited".
 """

@@ -3,7 +3,7 @@ mechanisms share it.
 
 ``Z = round(X)``: ``Pr[Z >= m] = Pr[X >= m - 1/2]`` for every integer m. Shape 1 is Laplace noise, 2 Gaussian; a larger
 one has lighter tails. Z is symmetric and log-concave. Since X has a continuous law, prices depend on ``weight / scale``
-only, but for the spacing of the integers, and can only fall by it. Source: docs/prices.md, "Prices: facts and
+only, but for the spacing of the integers, and can only fall by it. Source: docs/proofs.md, "Prices: facts and
 certificate".
 
 Two forms of one law: logarithms of tails as floats, with a stated error, for prices; tails as exact 128-bit integers,
@@ -82,7 +82,7 @@ class ExponentialPower(WholeNoise):
         """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale; of one
         margin or of an array.
 
-        ``p y^(p-1) <= H(y) <= p y^(p-1) + (p-1)/y`` for ``y = (margin - 1/2) / scale`` (docs/prices.md, "Prices:
+        ``p y^(p-1) <= H(y) <= p y^(p-1) + (p-1)/y`` for ``y = (margin - 1/2) / scale`` (docs/proofs.md, "Prices:
         facts and certificate").
         """
         at = (margins - 0.5) / self.scale

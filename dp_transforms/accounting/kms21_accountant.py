@@ -6,7 +6,7 @@ Mode ``kms21`` of the pipeline takes its noise from here, and so do the two mech
 Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its
 contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user with all of its contributions, against
 adaptive queries and data, over any number of steps. Neighbours: with and without the user. Source: [KMS21] Theorem 3.2
-and, for many hits, Theorem 3.8 made explicit; docs/papers_proofs.md, "Theorem of the monitor" proves them there.
+and, for many hits, Theorem 3.8 made explicit; docs/proofs.md, "Theorem of the monitor" proves them there.
 
 With ``g = narrow_epsilon * grid`` the proof needs four inequalities, which are checked, and shows
 
@@ -54,7 +54,7 @@ class ThresholdMonitorAccountant:
     ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1.
 
     Condition: see the module. ValueError if the numbers do not satisfy the conditions of the proof.
-    Source: [KMS21] Theorems 3.2 and 3.8, docs/papers_proofs.md, "Theorem of the monitor".
+    Source: [KMS21] Theorems 3.2 and 3.8, docs/proofs.md, "Theorem of the monitor".
 
     >>> accountant = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
     >>> accountant.delta(1.0) <= 1e-6, accountant.epsilon_after_hits(1.0, 1e-6)[9] < 0.3
@@ -68,7 +68,7 @@ class ThresholdMonitorAccountant:
     grid: int = 1
 
     def __post_init__(self) -> None:
-        """The conditions of the proof: docs/papers_proofs.md, "The monitor"."""
+        """The conditions of the proof: docs/proofs.md, "The monitor"."""
         check_whole("grid", self.grid, 1)
         check_whole("cap", self.cap, 1)
         check_whole("hits", self.hits, 1)

@@ -5,7 +5,7 @@ what is published of an item with a user's weight and without it: a level, how m
 ... the noisy count reaches.
 
 Guarantee: `price_bounds` is at least the price of each weight, and at most 0.02 % above it at the spacing of plans,
-where no tail below e^-600 decides; `within` says yes only where a price is at most what is given (docs/prices.md, "Many
+where no tail below e^-600 decides; `within` says yes only where a price is at most what is given (docs/proofs.md, "Many
 prices at once"). Errors of floats are added, each
 inequality is rounded up. Tests compare the bounds with exact prices.
 

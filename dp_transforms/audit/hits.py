@@ -3,8 +3,8 @@
 Nothing is random or sampled. `Mechanism` is what a plan runs, as plain numbers, so that tests can change one of them
 and leave the claim as it was. Everything computed here is attained by some stream and rounded down, so it is a lower
 bound on the true privacy loss: if it exceeds the claim, the claim is wrong. The one exception is a *ceiling*, which no
-stream exceeds: it says how much could have been missed. docs/audit.md says which streams are tried and proves the
-ceiling.
+stream exceeds: it says how much could have been missed. docs/audit.md says which streams are tried, docs/proofs.md,
+"The audit of hits", proves the ceiling.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENOUGH = 12.0  # losses that exceed epsilon by more than this count as this: wi
 #
 # A query counts the active holders of an item: `f` without the user and `f + 1` with it. Only the *distance*
 # ``f - threshold`` matters, for the mechanism compares a noisy count with fixed edges. Results with the same
-# ratio of probabilities and the same charge are one result here: merging them changes no privacy loss (docs/audit.md).
+# ratio of probabilities and the same charge are one result here: merging them changes no privacy loss (docs/proofs.md).
 
 
 class Result(NamedTuple):
@@ -215,7 +215,7 @@ def best_delta(mechanism: Mechanism, epsilon: float, windows: int, items_per_win
     """What the best adversary attains, by a dynamic program over (hits paid, privacy loss).
 
     In each window it makes up to so many calls, all at one distance, and learns their results at its end. With one item
-    in each, no stream on as many items attains more, by the theorem of docs/audit.md. All rounding is downward.
+    in each, no stream on as many items attains more, by the theorem of docs/proofs.md. All rounding is downward.
     The two directions of a zone are mirror images, so both attain the same.
     """
     hits = min(mechanism.hits_per_user, windows * items_per_window + 1)

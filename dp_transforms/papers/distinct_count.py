@@ -24,7 +24,7 @@ class DistinctCount:
     keeps the highest level of its ids. Two things make that private, as in [SST20]: each bucket also holds `phantoms`
     ids that nobody has, and keeps at least the level `floor`.
 
-    Guarantee: epsilon-DP for one id (neighbours: with and without it). Proof: docs/papers_proofs.md, "Theorem of
+    Guarantee: epsilon-DP for one id (neighbours: with and without it). Proof: docs/proofs.md, "Theorem of
     sketches". Condition: a user has one id.
 
     ids(data): as often as they come. buckets: the estimate is off by some ``1.3 / sqrt(buckets)`` of all ids (Durand,

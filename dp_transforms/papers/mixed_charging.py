@@ -4,7 +4,7 @@ Guarantee: let a data holder be called any number of times, the i-th call epsilo
 all of it chosen adaptively, and let each hit pay ``target_charge(epsilon_i, q_i, lam)`` out of a budget, where a call
 is only made if one more hit could still be paid. Then the Renyi divergence of order ``lam + 1`` between the
 interaction with and without that user, either way, is at most ``budget / lam``, without a failure event:
-`MixedChargingAccountant`. Proof: docs/papers_proofs.md, "Theorem of mixed calls". The charge of a call is
+`MixedChargingAccountant`. Proof: docs/proofs.md, "Theorem of mixed calls". The charge of a call is
 
     charge = -ln(1 - (D - 1) e^(lam eps) / q),    D = (e^(lam eps) + e^(-(lam + 1) eps)) / (1 + e^-eps)
 
@@ -93,7 +93,7 @@ class MixedChargingAccountant:
     """Guarantee: the interaction that `MixedChargingFilter` lets happen is (epsilon, delta(epsilon))-DP for one user.
 
     Condition: the charges are those of this order. Unit of privacy: one user with all of its data.
-    order: of the Renyi divergence, lam + 1, above 1. budget: for the sum of all charges. Source: docs/papers_proofs.md,
+    order: of the Renyi divergence, lam + 1, above 1. budget: for the sum of all charges. Source: docs/proofs.md,
     "Theorem of mixed calls"; Canonne, Kamath, Steinke (2020), Proposition 12.
 
     >>> expected = [CallKind(0.05, 0.487, hits=8), CallKind(0.1, 0.475, hits=2)]

@@ -9,7 +9,7 @@ another one instead. Each changes ``sum f(x)`` by at most 1. `records` is public
 with the data. Theorems on accuracy hold where it is the true number. What meets noise is ``f(D) - records f(p)`` in
 whole units of 1 / grid; only its public part, ``records f(p)``, is rounded, to the nearest unit.
 
-Proofs of accuracy: docs/papers_proofs.md, "Multiplicative weights".
+Proofs of accuracy: docs/proofs.md, "Multiplicative weights".
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class BoundaryWrapper:
 
     Guarantee: with e the epsilon of the mechanism, ``t = e + ln(3 / (2 + 1/exp(e)))``-DP, and the boundary is a
     q-target, ``q = (exp(t) - 1) / (exp(t) - 1 + (2 exp(t) + 1)(exp(e) - 1))``. Both are exact: no smaller t and no
-    larger q hold for all mechanisms (docs/papers_proofs.md, "The boundary with probabilities"). t <= 4 e / 3, as [CL23]
+    larger q hold for all mechanisms (docs/proofs.md, "The boundary with probabilities"). t <= 4 e / 3, as [CL23]
     Lemma 2.8 says, and q exceeds that of its Lemma 2.9 (2/7 for small e, here 4/13; in print it has e^(t-1) for e^t -
     1).
 
@@ -326,7 +326,7 @@ class TwoRuns:
 
     Guarantee: (2 epsilon, 2 delta)-DP, and "the results differ" is a ``1/(e^(2 epsilon) + 1)``-target. [CL23] Lemma
     F.1 proves ``1 - sqrt(e^(2 epsilon) / (1 + e^(2 epsilon)))`` only, 0.258 at epsilon 0.1 where this is 0.450; proof
-    in docs/papers_proofs.md, "The boundary without probabilities". No probabilities are needed. Condition: as for the
+    in docs/proofs.md, "The boundary without probabilities". No probabilities are needed. Condition: as for the
     computation itself.
 
     >>> from dp_transforms.papers.noise_source import SecretNoise

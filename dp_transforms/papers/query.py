@@ -5,7 +5,7 @@ most `sensitivity` units, and discrete Laplace noise with ``epsilon / sensitivit
 is epsilon-DP, exactly, with no floating-point arithmetic between the data and what is published.
 
 Rounding comes before the noise: for each record on its own (`LinearQuery`), or for the answer as a whole (`RealQuery`).
-What the papers prove for real queries and continuous noise carries over (docs/papers_proofs.md, "Queries on a grid").
+What the papers prove for real queries and continuous noise carries over (docs/proofs.md, "Queries on a grid").
 
 A query must be pure and total: it looks at nothing but the data, and it does not raise on any data that one user can
 bring about. Whether it raises depends on the data, so an exception publishes something that nothing has paid for. The

@@ -5,7 +5,7 @@ them. Queries may be chosen from what was published before. Unit: one user, who 
 
 Noise is drawn in units of ``1 / grid`` (`query`). Let s be the number of units by which one user may change an answer,
 at most. One run of [DR14] Algorithm 1 at epsilon' draws a threshold's noise with ``epsilon' / (2 s)`` for each unit and
-an answer's noise with ``epsilon' / (4 s)``. All epsilons are rounded down. Proofs: docs/papers_proofs.md, "Sparse
+an answer's noise with ``epsilon' / (4 s)``. All epsilons are rounded down. Proofs: docs/proofs.md, "Sparse
 vector".
 
 Whether a query raises must not depend on the data (`query`): nothing here can pay for what that shows. A query is
@@ -33,7 +33,7 @@ def epsilon_per_run(epsilon: float, delta: float, cutoff: int) -> float:
 
     delta = 0: ``epsilon / cutoff``. delta > 0: ``epsilon / sqrt(8 cutoff ln(1/delta))`` as in [DR14] Theorem 3.25,
     which is right only if epsilon or cutoff is at most ``8 ln(1/delta)``; beyond, the largest epsilon' that advanced
-    composition allows (docs/papers_proofs.md, "Sparse vector").
+    composition allows (docs/proofs.md, "Sparse vector").
     """
     _check_budget(epsilon, delta, cutoff)
     basic = epsilon / cutoff

@@ -58,7 +58,7 @@ class MultiplicativeWeights:
 
     Shares become proportional to ``share(x) exp(s f(x))`` with ``s = logit(m) - logit(f(p))``, cut to |s| <= 30. If
     each move goes from f(p) by g or more towards the true answer, and not beyond it, there are at most
-    ``ln(universe) / (2 g^2)`` (docs/papers_proofs.md, "Multiplicative weights").
+    ``ln(universe) / (2 g^2)`` (docs/proofs.md, "Multiplicative weights").
     """
 
     def __init__(self, universe: int) -> None:
@@ -134,7 +134,7 @@ class OneRelease:
 def small_database_size(queries: int, accuracy: float) -> int:
     """The size m at which some database of m records answers every query to within `accuracy` (normalised).
 
-    ``m = ceil(ln(2 queries) / (2 accuracy^2))`` (docs/papers_proofs.md, "Small databases").
+    ``m = ceil(ln(2 queries) / (2 accuracy^2))`` (docs/proofs.md, "Small databases").
     """
     check_whole("queries", queries, 1, LARGEST_COUNT)
     return math.ceil(math.log(2 * queries) / (2 * check_fraction("accuracy", accuracy) ** 2))

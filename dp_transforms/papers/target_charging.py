@@ -97,7 +97,7 @@ class TargetCharging:
     (e, s d + delta_spent)-DP, and the target that is hit least counts: a call goes on while some limit has admitted all
     calls so far. Condition: each computation is (epsilon, delta)-DP as it declares, for the one unit of privacy that
     all share, the i-th target is a q-target for the i-th limit, and all of it is chosen from published results alone.
-    Source: [CL23] Algorithms 1, 6 and 8, Theorem B.4, Lemma 2.7; docs/guarantee.md, "The game"; docs/papers_proofs.md,
+    Source: [CL23] Algorithms 1, 6 and 8, Theorem B.4, Lemma 2.7; docs/guarantee.md, "The game"; docs/proofs.md,
     "The charging rule".
 
     Computations, targets, and all functions given to them (queries, scores, predicates) must be pure and total: no
@@ -224,7 +224,7 @@ class ConditionalRelease:
     Guarantee: that of the `TargetCharging` that it is given. Being published is one hit of an epsilon-DP call with a
     `NotPrior` target, whenever it happens; not being published costs nothing; the computation's delta is paid once.
     [CL23] Lemma 2.5 charges a hit of a later ask at 2 epsilon. That is not needed: each draw with all of its asks, in
-    any order among other calls, is one epsilon-DP call (docs/papers_proofs.md, "Theorem of kept results").
+    any order among other calls, is one epsilon-DP call (docs/proofs.md, "Theorem of kept results").
 
     Condition: published results alone decide what a target contains. The draw is made at the first ask, and kept: never
     draw again to widen a target. A target must be a pure and total function: where it raises may show the result, so an
@@ -285,7 +285,7 @@ class OneShotTopK:
     with a `NotPrior` target, epsilon being the largest of the candidates'; the others cost nothing, however many. The
     deltas of all candidates are paid. ([CL23] Lemma 2.6 needs k hits at 2 epsilon; see `ConditionalRelease`.)
 
-    Condition: the order of the candidates does not depend on the data. Proof: docs/papers_proofs.md, "Results that are
+    Condition: the order of the candidates does not depend on the data. Proof: docs/proofs.md, "Results that are
     kept, and published later".
 
     gap: None, or publish fewer where the scores fall off: the sweep ends as soon as the threshold is more than `gap`

@@ -4,7 +4,7 @@ A user pays only for answers "top", and only as much as it contributed to them. 
 and the rest of the stream goes on.
 
 Guarantee: (epsilon, delta)-DP for one user with all of its contributions (neighbours: with and without the user), for
-any number of queries, each chosen after the answers before it. Conditions: noise that satisfies docs/papers_proofs.md,
+any number of queries, each chosen after the answers before it. Conditions: noise that satisfies docs/proofs.md,
 "The monitor"; a user's weight depends on nothing but this user's own data and published answers; whether making a query
 raises does not depend on the data; one thread at a time asks. Numbers from a budget, and back:
 

@@ -9,7 +9,7 @@ Those that count calls: let Y be the number of draws from K_R (docs/guarantee.md
 exclusion. It is dominated by the number of Bernoulli(q) draws until `hits` successes. So for any whole r, except with
 probability ``Pr[Binomial(r, q) <= hits - 1]``, the interaction is one of at most r calls, and delta is at most that
 tail plus the delta of r adaptive eps-DP calls. [CL23] Theorem B.4 in the form of its own Lemma A.4; what is misprinted
-there: docs/papers_proofs.md, "Errata of the papers".
+there: docs/proofs.md, "Errata of the papers".
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class RenyiAccountant(_CountedCalls):
     privacy: one user with all of its events. An `Accountant`; never below `GameAccountant`.
 
     orders: the orders lam + 1 that are tried, each above 1; () for a fine grid up to the largest that has a charge.
-    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: docs/papers_proofs.md.
+    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: docs/proofs.md.
     """
 
     orders: tuple[float, ...] = ()
@@ -225,7 +225,7 @@ def chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability:
     """Bound on ``Pr[more than floor(r) calls]``, for r = calls, any real numbers.
 
     ``exp(-alpha^2 hits / (2 (1 + alpha)))`` with ``1 + alpha = r q / hits``: [CL23] Theorem B.4, and for the floor
-    docs/papers_proofs.md, "Errata of the papers".
+    docs/proofs.md, "Errata of the papers".
     """
     alpha = np.maximum(calls * target_probability / hits - 1, 0.0)
     return np.asarray(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))))

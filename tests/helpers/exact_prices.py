@@ -11,7 +11,7 @@ a float is added:
   costs next to nothing: few integers are near two boundaries.
 
 It looks at each integer: the supremum over all counts is a maximum over finitely many and two bounds for all others
-(docs/prices.md, "Prices: facts and certificate"); the finite part grows until the bounds are below its maximum. For
+(docs/proofs.md, "Prices: facts and certificate"); the finite part grows until the bounds are below its maximum. For
 a large order or light tails the maximum can be where the tail is e^-300: a fixed cut would miss it.
 
 Notation: ``P = Pr[Z >= m - weight]``, the bit with the user, ``Q = Pr[Z >= m]`` without; m is the threshold less the
@@ -107,7 +107,7 @@ def outcome_excess(
 def beyond_reach(noise: ExponentialPower, order: float, weight: int, reach: int) -> float:
     """A bound on the excess for all m above `reach` or below ``weight + 1 - reach``.
 
-    docs/prices.md, "Prices: facts and certificate": from where ``H(t) <= order / lam * H(t - weight)`` on,
+    docs/proofs.md, "Prices: facts and certificate": from where ``H(t) <= order / lam * H(t - weight)`` on,
     ``P (P/Q)^lam`` falls; at the other side 1 - Q rises. Infinite before that.
     """
     lam = order - 1

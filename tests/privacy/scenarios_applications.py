@@ -198,7 +198,7 @@ SCENARIOS = [
     ),
     Scenario(
         "sketch, one call",
-        'DistinctCount, docs/papers_proofs.md, "Theorem of sketches"',
+        'DistinctCount, docs/proofs.md, "Theorem of sketches"',
         _SMALL_STEP,
         0.0,
         _sketch_alone(_Sketch(_users(0), _SMALL_STEP, buckets=1, levels=7)),

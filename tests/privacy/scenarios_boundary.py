@@ -80,7 +80,7 @@ SCENARIOS = [
     ),
     Scenario(
         "wrapper, a stream",
-        'TargetCharging with BoundaryWrapper, docs/papers_proofs.md, "The boundary with probabilities"',
+        'TargetCharging with BoundaryWrapper, docs/proofs.md, "The boundary with probabilities"',
         _SURE.epsilon,
         _game(_SURE.epsilon, _WRAPPER_Q, 2, _SURE.epsilon),
         _halts(_classes, _hits(2, _SURE.epsilon, _WRAPPER_Q)),
@@ -95,7 +95,7 @@ SCENARIOS = [
     ),
     Scenario(
         "two runs, a stream",
-        'TargetCharging with TwoRuns, docs/papers_proofs.md, "The boundary without probabilities"',
+        'TargetCharging with TwoRuns, docs/proofs.md, "The boundary without probabilities"',
         _LN3,
         _game(2 * _LN3, _TWICE_Q, 1, _LN3),
         _halts(_pairs, _hits(1, 2 * _LN3, _TWICE_Q)),

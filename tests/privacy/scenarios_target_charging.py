@@ -232,14 +232,14 @@ SCENARIOS = [
     ),
     Scenario(
         "target charging, calls of two kinds",
-        'MixedChargingFilter, docs/papers_proofs.md, "Theorem of mixed calls"',
+        'MixedChargingFilter, docs/proofs.md, "Theorem of mixed calls"',
         1.0,
         _MIXED.delta(1.0),
         _halts(_mixed, lambda: MixedChargingFilter(_MIXED)),
     ),
     Scenario(
         "revise charged at epsilon",
-        'ConditionalRelease, docs/papers_proofs.md, "Theorem of kept results": in [CL23] Lemma 2.5 it costs 2 epsilon',
+        'ConditionalRelease, docs/proofs.md, "Theorem of kept results": in [CL23] Lemma 2.5 it costs 2 epsilon',
         2.5 * _LN3,
         capped_game_delta(_LN3, _Q3, 2, 5, 2.5 * _LN3),
         _halts(_revisions(ConditionalRelease, [_HALVES] * 5, "ab"), _hits(2, _LN3)),

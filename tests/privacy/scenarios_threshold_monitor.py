@@ -221,7 +221,7 @@ SCENARIOS = [
     ),
     Scenario(
         "ThresholdMonitor",
-        '[KMS21] Algorithm 3 and Theorem 3.2; docs/papers_proofs.md, "Theorem of the monitor"',
+        '[KMS21] Algorithm 3 and Theorem 3.2; docs/proofs.md, "Theorem of the monitor"',
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=False, queries=1),
@@ -229,7 +229,7 @@ SCENARIOS = [
     ),
     Scenario(
         "ThresholdMonitorEvolving",
-        '[KMS21] Algorithm 5 and Theorem 4.4; docs/papers_proofs.md, "Theorem of the monitor"',
+        '[KMS21] Algorithm 5 and Theorem 4.4; docs/proofs.md, "Theorem of the monitor"',
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=True, queries=2),
@@ -238,7 +238,7 @@ SCENARIOS = [
     *(
         Scenario(
             name,
-            f'{source}; docs/papers_proofs.md, "The same monitor by target charging"',
+            f'{source}; docs/proofs.md, "The same monitor by target charging"',
             epsilon,
             capped_game_delta(1.0, 1 / (math.e + 1), 1, _LONE_QUERIES, epsilon),
             lambda noise, with_user, play=play: _lone_user(noise, with_user, **play),

@@ -51,7 +51,7 @@ DEMANDED = {
     "noise halved": False,
     "counters not removed": False,
     "counters reset": False,
-    "revise charged at epsilon": True,  # docs/papers_proofs.md, "Theorem of kept results": twice that is not needed
+    "revise charged at epsilon": True,  # docs/proofs.md, "Theorem of kept results": twice that is not needed
     "revise not charged": False,
     "wrapper without the min": False,
     "target q too large": False,

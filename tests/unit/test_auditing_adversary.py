@@ -170,7 +170,7 @@ def _lumped(results):
 @pytest.mark.parametrize(("hits", "rounds"), [(1, 3), (2, 3)])
 @pytest.mark.parametrize("adds_user", [True, False])
 def test_two_distances_are_as_bad_as_all(zone_width, hits, rounds, adds_user):
-    """The theorem of docs/audit.md, by force: over twelve distances, after every result, nothing exceeds the program
+    """The theorem of docs/proofs.md, by force: over twelve distances, after every result, nothing exceeds the program
     that knows only one below the threshold and one below the upper edge."""
     law = ThresholdLaw(EPSILON, zone_width)
     everywhere = [_lumped(_single_results(zone_width, distance)) for distance in range(-6, 6)]

@@ -83,7 +83,7 @@ def test_the_tail_of_wide_noise_to_the_last_unit(margin):
 
 
 def proof_fails(grid, wide, narrow, cap):
-    """Which inequalities of docs/papers_proofs.md, "Theorem of the monitor" are false, for some F and phi; T = 0.
+    """Which inequalities of docs/proofs.md, "Theorem of the monitor" are false, for some F and phi; T = 0.
 
     g is taken as narrow * grid. Sums over all values of W and V: nothing of the code is used.
     """

@@ -184,7 +184,7 @@ def test_the_wrapper_says_boundary_as_often_as_the_paper_does():
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_two_runs_that_differ(epsilon):
-    """Better than [CL23] Lemma F.1; what its proof leaves out is in docs/papers_proofs.md, "Errata of the papers"."""
+    """Better than [CL23] Lemma F.1; what its proof leaves out is in docs/proofs.md, "Errata of the papers"."""
     twice = TwoRuns(_finite(epsilon, 2))
     claimed = twice.target.probability(twice)
     worst = 1.0
