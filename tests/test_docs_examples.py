@@ -39,6 +39,7 @@ ROW = re.compile(rf" 2026-01-0[12] \d\d:00   1h       {NAMED}+{REST}")
 MORE = re.compile(rf" {{29}}{NAMED}*{REST}")
 HEAD = re.compile(r" start \(UTC\)        length   heavy items *")
 RULE = re.compile(r" ─+")
+TUTORIAL, _, OF_AN_OWN_FILE = (ROOT / "docs" / "tutorial.md").read_text().partition("\n## A file of your own\n")
 WIDTH = 118  # lines that are longer are shown as a terminal wraps them
 NOISY = (ROW, MORE, HEAD, RULE)
 
@@ -102,7 +103,7 @@ def assert_prints(command, shown, folder):
 def test_the_tutorial_prints_what_it_shows(tmp_path):
     """False alarms: an item with 1,313 users is missed or has another size, or a report is empty, with a probability
     below 1e-9."""
-    shown = examples((ROOT / "docs" / "tutorial.md").read_text())
+    shown = examples(TUTORIAL)
     assert [re.sub(r"^shh (\w+).*", r"\1", command) for command, _ in shown if command.startswith("shh ")] == [
         *("simulate", "plan", "replay", "show", "show", "stream", "show")
     ]
@@ -117,7 +118,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path):
     assert (found["item"], found["zone"], found["noisy_count"]) == ("story-01573", None, None)
     assert abs(found["level"] - 19) <= 2, "two levels are eleven standard deviations of the noise"
     assert 400 < found["at_least_users"] < 1313
-    text = " ".join((ROOT / "docs" / "tutorial.md").read_text().split())
+    text = " ".join(TUTORIAL.split())
     plan = Plan.from_json((tmp_path / "plan.json").read_text())
     assert plan.contributions is not None
     of_one = plan.paid_contributions.weights[-1]
@@ -129,20 +130,18 @@ def test_the_tutorial_prints_what_it_shows(tmp_path):
     assert f"with 10 contributions each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
 
 
-def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path):
+def test_a_csv_of_an_own_becomes_a_page_as_the_tutorial_says(tmp_path):
     """Each command as it stands, on a file with the fields that the page shows."""
-    text = (ROOT / "docs" / "first_report.md").read_text()
-    (head,) = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
+    (head,) = re.findall(r"```text\n(.*?)```", OF_AN_OWN_FILE, re.DOTALL)
     rows = [head.splitlines()[0]]
     for number in range(6000):
         minute = 2 * 1440 * number // 6000 if number else 0
         at = f"2026-03-{2 + minute // 1440:02}T{minute // 60 % 24:02}:{minute % 60:02}:03+00:00"
         rows.append(f"{number},L-{number % 2000:04},/sport/{number % 40 if number % 3 else 42},{at}")
     (tmp_path / "visits.csv").write_text("\n".join(rows) + "\n")
-    for command, lines in examples(text):
+    for command, lines in examples(OF_AN_OWN_FILE):
         assert_prints(command, lines, tmp_path)
     assert "/sport/42" in (tmp_path / "report.html").read_text()
-    assert (tmp_path / "again.avro").exists()
 
 
 @pytest.mark.waits
@@ -156,7 +155,7 @@ def test_the_guides_print_what_they_show(page, tmp_path):
 
 def test_all_pages_with_examples_are_run():
     having = {path.stem for path in DOCUMENTS if examples(path.read_text())}
-    assert having == {"choose_a_budget", "first_report", "read_a_report", "tutorial"}
+    assert having == {"choose_a_budget", "read_a_report", "tutorial"}
 
 
 def command_lines(text):
