@@ -176,7 +176,7 @@ def test_what_is_submitted_is_short_and_nobody_imports_it():
     scripts = _sources("pipelines")
     assert {path.stem for path in scripts} == {"live_stream", "replay_log"}
     for path in scripts:
-        assert len(path.read_text().splitlines()) <= 150, _relative(path)
+        assert len(path.read_text().splitlines()) <= 80, _relative(path)
     for path in _sources("dp_transforms", "runners", "tests", "benchmarks", "examples"):
         if "pipelines" in path.read_text():
             assert not _within(_imports(path), "pipelines"), _relative(path)

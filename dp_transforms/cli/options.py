@@ -9,8 +9,9 @@ import functools
 import io
 import pathlib
 import re
+import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,8 @@ from dp_transforms.plan.window_schedule import parse_duration, parse_utc
 from dp_transforms.stores.local_files import read_regular
 
 if TYPE_CHECKING:
+    from apache_beam.utils.secret import GcpSecret
+
     from dp_transforms.logs import EventFields
 
 MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
@@ -30,6 +33,7 @@ NAMED_WITH_KEY = (
     "if both were used again on a log that has changed, both runs would draw the same noise, and the two reports would"
     " show what changed"
 )
+_SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
 
 Options = types.SimpleNamespace
@@ -45,7 +49,7 @@ class Command(click.Command):
         self.takes_runner = takes_runner
         if any(getattr(each, "hidden", False) for each in self.params):
             shows: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
-            self.params.append(click.Option(["--help-all"], help="Show all options.", **shows))
+            self.params = [*self.params, click.Option(["--help-all"], help="Show all options.", **shows)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words that are Beam's go to ``ctx.obj``."""
@@ -68,6 +72,33 @@ class Command(click.Command):
             raise UserError(in_flags(error, self.params)) from None
 
 
+class Program(Command):
+    """One of `pipelines`, which are submitted to Beam. Its options may have underscores too, as the parameters of a
+    flex template have."""
+
+    def __init__(self, *words: Any, **attributes: Any) -> None:
+        super().__init__(*words, takes_runner=True, **attributes)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        hyphens = {name[2:].replace("-", "_"): name[2:] for each in self.params for name in each.opts}
+        underscores = re.compile(rf"^--({'|'.join(hyphens)})(?==|$)")
+        return super().parse_args(ctx, [underscores.sub(lambda found: f"--{hyphens[found[1]]}", word) for word in args])
+
+    def run(self, words: Sequence[str]) -> None:
+        """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the
+        job."""
+        try:
+            with self.make_context(self.name, list(words)) as context:
+                self.invoke(context)
+        except click.exceptions.Exit as end:  # of --help
+            sys.exit(end.exit_code)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except UserError as error:
+            sys.exit(f"{self.name}: {error}")
+
+
 def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
         whole = copy.deepcopy(ctx.command)
@@ -78,12 +109,12 @@ def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> No
 
 
 def beam_words() -> list[str]:
-    """The words of the command line that are Beam's. Raises UserError where they name no runner."""
-    words: list[str] = click.get_current_context().obj
-    if words and not any(word.partition("=")[0] == "--runner" for word in words):
-        raise UserError(
-            f"{words[0].partition('=')[0]} is an option of Beam, and needs --runner. Give it, or leave it out."
-        )
+    """The words of the command line that are Beam's. Raises UserError where a command has some that name no runner."""
+    context = click.get_current_context()
+    words: list[str] = context.obj
+    names = [word.partition("=")[0] for word in words]
+    if words and "--runner" not in names and not isinstance(context.command, Program):
+        raise UserError(f"{names[0]} is an option of Beam, and needs --runner. Give it, or leave it out.")
     return words
 
 
@@ -209,6 +240,24 @@ ACCOUNT = (
     rare(["--caps"], nargs=2, metavar="EPSILON DELTA", help=f"With --ledger: {CAPS}"),
 )
 STREAM_NAME = rare(["--stream"], default="events", metavar="NAME", help="Name of the stream in reports.")
+PUBLIC_ITEMS = rare(["--public-items"], metavar="FILE", help="Public list of all items, never made from the log.")
+NOISE_KEY = option(
+    ["--noise-key-file"],
+    metavar="FILE",
+    help="A secret that all workers share, 32 bytes or more. Needed with --runner.",
+)
+OF_PROGRAMS = (
+    option(["--plan", "plan_file"], required=True, metavar="FILE|URL", help="What `shh plan --output` wrote."),
+    NOISE_KEY,
+    option(
+        ["--noise-key-secret"],
+        metavar="VERSION",
+        help="projects/P/secrets/S/versions/N, which workers fetch: for Dataflow.",
+    ),
+    *FIELDS,
+    PUBLIC_ITEMS,
+    STREAM_NAME,
+)
 TITLES = option(["--titles"], metavar="FILE.csv", help="CSV with the columns item and title.")
 VERBOSE = rare(["--verbose"], is_flag=True, help="Show Beam's log, which may contain cells.")
 
@@ -230,6 +279,34 @@ def fields_of(options: Options, *, are_named: bool = True) -> EventFields:
         time_zone=options.time_zone,
         csv_separator="\t" if separator in ("tab", "\\t") else separator,
     )
+
+
+def noise_key_of(options: Options) -> GcpSecret | str | None:
+    """Of a program: the secret that workers fetch themselves, the path of a key file, or None. Nothing is fetched here.
+    Raises InputError for anything but a fixed version of a secret."""
+    check_together(options, "noise_key_secret", excludes="noise_key_file")
+    version = options.noise_key_secret
+    if version is None:
+        path: str | None = options.noise_key_file
+        return path
+    if not _SECRET_VERSION.fullmatch(version):
+        problem = "must be projects/P/secrets/S/versions/N with a number N: a key must not change while a run goes on."
+        raise InputError("noise_key_secret", problem)
+    from apache_beam import GcpSecret  # a command that needs no Beam must not wait for it
+
+    return GcpSecret(version)
+
+
+def check_shared(options: Options, names: Iterable[str], is_shared: Callable[[str], bool], places: str) -> None:
+    """Of a program on Dataflow. is_shared: of a place that its workers see. Raises UserError for others."""
+    wrong = []
+    for name in names:
+        given = getattr(options, name) or ()
+        if not all(map(is_shared, (given,) if isinstance(given, str) else given)):
+            wrong.append(flag(name))
+    if wrong:
+        places += " and --noise-key-secret"
+        raise UserError(f"workers of Dataflow share no disk: give {places}, not {', '.join(wrong)}.")
 
 
 def check_account(options: Options) -> None:

@@ -10,6 +10,7 @@ from dp_transforms.accounting.charged_hits import COUNTS, DEFAULT_HITS, NAMES
 from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     DURATION,
+    PUBLIC_ITEMS,
     UTC_TIME,
     Options,
     check_together,
@@ -56,7 +57,7 @@ PLAN = (
     rare(["--max-items-per-user"], type=int, help=_ITEMS_PER_USER),
     rare(["--usual-contributions"], type=int, nargs=2, metavar="LOW HIGH", help=_USUAL),
     rare(["--most-contributions"], type=int, help=_MOST),
-    rare(["--public-items"], metavar="FILE", help="Public list of all items, never made from the log."),
+    PUBLIC_ITEMS,
 )
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
 _CHOICES = ("counts", "hits_per_user", "max_items_per_user", "usual_contributions", "most_contributions")

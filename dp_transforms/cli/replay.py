@@ -7,7 +7,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -20,6 +20,7 @@ from dp_transforms.cli.options import (
     FIELDS,
     MAKE_A_KEY,
     NAMED_WITH_KEY,
+    OF_PROGRAMS,
     PLAN_FILE,
     STREAM_NAME,
     TITLES,
@@ -34,6 +35,7 @@ from dp_transforms.cli.options import (
     check_page,
     check_together,
     fields_of,
+    flag,
     is_given,
     option,
     rare,
@@ -63,12 +65,29 @@ _AS_GIVEN = (
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
 _STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
+_MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
 _BLOCKS = "With rounds: another report, of whole blocks such as days, at no further cost."
 _EMPTY = (
     "Publish a report also if no event is in the range, or most rows cannot be read. Give it where others see whether"
     " there is one."
 )
-_MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
+_REPORT: dict[str, Any] = {"metavar": "FILE|URL", "help": "The report: .avro or .jsonl. It must not exist."}
+_BLOCK_OUTPUT = rare(["--block-output"], metavar="FILE|URL", help=_BLOCKS)
+_DEAD_LETTER = option(["--dead-letter"], metavar="FILE|URL", help="List of rows that cannot be read.")
+_ALLOW_EMPTY = rare(["--allow-empty"], is_flag=True, help=_EMPTY)
+PROGRAM = [
+    option(
+        ["--log", "logs"], multiple=True, required=True, metavar="FILE|URL", help="File, folder or glob; or several."
+    ),
+    option(["--output"], required=True, **_REPORT),
+    _BLOCK_OUTPUT,
+    _DEAD_LETTER,
+    _ALLOW_EMPTY,
+    *OF_PROGRAMS,
+]
+"""The options of pipelines/replay_log.py."""
+_WRITTEN = ("output", "block_output", "dead_letter")
+WORKERS_FILES = ("logs", *_WRITTEN, "public_items", "noise_key_file")  # options that name what workers must see
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -98,13 +117,13 @@ def _memory_size(text: str) -> int:
         rare(["--run-id"], metavar="NAME", help="Name of the run. Default: a fresh one."),
         rare(["--state"], metavar="FILE", help=_STATE),
         rare(["--until"], type=UTC_TIME, help="With --state: the end of this part. Default: --end."),
-        option(["--output"], metavar="FILE|URL", help="The report: .avro or .jsonl. It must not exist."),
-        rare(["--block-output"], metavar="FILE|URL", help=_BLOCKS),
+        option(["--output"], **_REPORT),
+        _BLOCK_OUTPUT,
         STREAM_NAME,
         option(["--html"], metavar="FILE.html", help="Also the page of `shh show --html`."),
         TITLES,
-        option(["--dead-letter"], metavar="FILE|URL", help="List of rows that cannot be read."),
-        rare(["--allow-empty"], is_flag=True, help=_EMPTY),
+        _DEAD_LETTER,
+        _ALLOW_EMPTY,
         rare(["--memory"], type=ParsedText("size", _memory_size), metavar="SIZE", help=_MEMORY),
         rare(
             ["--processes"],
@@ -135,7 +154,8 @@ def command(options: Options) -> None:
     check_page(options.html)
     titles, runner = read_titles(options.titles), beam_words()
     if runner:
-        _make_absolute(options)
+        _check_for_runner(options)
+        make_absolute(options)
     elif bytes_of_files(options.logs) >= SMALL_LOG_BYTES:
         with contextlib.suppress(OSError):  # it is told when workers are started
             start_fork_server()  # which loads its libraries while the plan is made
@@ -175,16 +195,19 @@ def _check_rules(options: Options) -> None:
         check_together(options, "run_id", excludes="noise_key_file", why=NAMED_WITH_KEY, remedy=remedy)
 
 
-def _make_absolute(options: Options) -> None:
-    """For a runner, whose workers have another current folder. Raises InputError for options that only a replay on this
-    machine has."""
+def _check_for_runner(options: Options) -> None:
+    """Raises UserError for options that only a replay on this machine has, and without a key for workers."""
     if options.noise_key_file is None:
         raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
     for name in ("state", "memory", "processes"):
         if is_given(options, name):
             raise InputError(name, "cannot be used with --runner: it is for a replay here.", "Leave one out.")
+
+
+def make_absolute(options: Options) -> None:
+    """For workers, which have another current folder."""
     options.logs = tuple(map(full_name, options.logs))
-    for name in ("output", "dead_letter", "block_output", "noise_key_file", "public_items"):
+    for name in WORKERS_FILES[1:]:
         if is_given(options, name):
             setattr(options, name, full_name(getattr(options, name)))
 
@@ -206,16 +229,9 @@ def _request(options: Options, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     is_part, run_id = options.state is not None, options.run_id or ""
     check_names(stream=options.stream, run_id=options.run_id)
-    written = {"--output": options.output, "--block-output": options.block_output}
-    for output in filter(None, written.values()):
-        report_format(output)
-    written["--dead-letter"] = options.dead_letter
-    _check_different({"--state": options.state, **written, "--noise-key-file": options.noise_key_file})
+    check_files(options, options.state, are_written=not is_part)  # what exists may be of a part that was begun before
     if is_part:
         check_state_file(options.state)
-    else:  # else what exists may be of this part, which was begun before
-        for its_flag, output in written.items():
-            check_output(output, its_flag)
     plan = plan_of_command(options, use := PARTS if is_part else REPLAY)
     fields = fields_of(options)
     if plan.contributions is not None and options.plan_file is None:
@@ -237,12 +253,18 @@ def _request(options: Options, account: RunAccount) -> ReplayRequest:
     )
 
 
-def _check_different(files: Mapping[str, str | None]) -> None:
-    """files: of the command, by their options."""
+def check_files(options: Options, state: str | None = None, *, are_written: bool = True) -> None:
+    """Raises UserError for files of an unknown kind and for two of one name; are_written: and for one that could not be
+    written, over no other."""
+    for output in filter(None, (options.output, options.block_output)):
+        report_format(output)
     named: dict[str, str] = {}
+    files = {"--state": state, **{flag(name): getattr(options, name) for name in (*_WRITTEN, "noise_key_file")}}
     for its_flag, path in files.items():
         if path and (other := named.setdefault(os.path.realpath(path), its_flag)) != its_flag:
             raise UserError(f"{other} and {its_flag} name the same file. Name two different ones.")
+    for name in _WRITTEN if are_written else ():
+        check_output(getattr(options, name), flag(name))
 
 
 def _print_summary(summary: ReplaySummary, request: ReplayRequest) -> None:

@@ -7,6 +7,7 @@ its whole run when it starts, once for all its restarts. Errors that can be know
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 import secrets
@@ -17,7 +18,7 @@ import apache_beam as beam
 import click
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.beam.jobs import RunningPipeline, StreamJob, build_stream
+from dp_transforms.beam.jobs import RunningPipeline, build_stream
 from dp_transforms.beam.runner_options import (
     is_local,
     is_on_dataflow,
@@ -32,11 +33,10 @@ from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done, tell
 from dp_transforms.cli.options import (
     ACCOUNT,
-    DURATION,
-    DURATION_OR_ZERO,
     FIELDS,
     MAKE_A_KEY,
     NAMED_WITH_KEY,
+    NOISE_KEY,
     PLAN_FILE,
     STREAM_NAME,
     TITLES,
@@ -47,7 +47,6 @@ from dp_transforms.cli.options import (
     check_account,
     check_page,
     check_together,
-    fields_of,
     option,
     rare,
     read_titles,
@@ -56,34 +55,23 @@ from dp_transforms.cli.options import (
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.plan_options import PLAN, plan_of_command
 from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.stream_job import DEAD_LETTER, OUTPUT, READS, check_source, make_absolute, stream_job
 from dp_transforms.cli.stream_watch import StreamPage, StreamRequest, StreamWatch
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import InputError, UserError
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
-from dp_transforms.logs.streams.log_folder import LogFolder
-from dp_transforms.logs.streams.partition_progress import ARRIVAL, EVENT, StreamClock
-from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.rounds import STREAM
-from dp_transforms.reports import ReportSink, sink_of
 from dp_transforms.reports.report_writer import check_same_run
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.records import PartRequest
-from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
+from dp_transforms.stores.kafka_client import is_topic
 from dp_transforms.stores.local_files import check_folder, open_regular
 
-PRODUCER = "producer"
-CLOCKS = (ARRIVAL, PRODUCER, EVENT)
 _NOTHING_STARTED = "nothing was started"
-_PATHS = ("input", "output", "kafka_config", "dead_letter", "noise_key_file")
 _IN_PROCESS = (
     "Without --runner this process alone reads the stream, and shows its reports when all windows are closed; with"
     " --once it reads what is there now. If it ends before, the run cannot be resumed, and a new one pays its budget"
     " again. --runner=PrismRunner shows each window as it closes; --runner=FlinkRunner also goes on after a crash"
     " (docs/engines.md)."
-)
-_CLOCK = (
-    "arrival, or event for history. What closes windows: the log's own clock; that of producers, none of them a user;"
-    " times of events."
 )
 
 
@@ -92,45 +80,17 @@ _CLOCK = (
     cls=Command,
     takes_runner=True,
     params=[
-        option(["--input"], required=True, metavar="FOLDER|URL", help=f"A folder that grows, or {TOPIC}."),
-        rare(
-            ["--kafka-config"],
-            metavar="FILE",
-            help="Settings of the Kafka client, NAME=VALUE a line; a file that every worker has.",
-        ),
-        option(["--clock"], type=click.Choice(CLOCKS), default=ARRIVAL, metavar="CLOCK", help=_CLOCK),
-        rare(
-            ["--allowed-lateness"],
-            type=DURATION_OR_ZERO,
-            default="1m",
-            help="How long after its end a window accepts events.",
-        ),
-        rare(
-            ["--out-of-order"],
-            type=DURATION_OR_ZERO,
-            default="10s",
-            help="By how much the clock of a partition may run back.",
-        ),
-        rare(
-            ["--idle-timeout"],
-            type=DURATION,
-            default="1m",
-            help="Then a partition with nothing new keeps no window open.",
-        ),
+        *READS,
         *FIELDS,
         PLAN_FILE,
         *PLAN,
         *ACCOUNT,
-        option(
-            ["--noise-key-file"],
-            metavar="FILE",
-            help="A secret that all workers share, 32 bytes or more. Needed with --runner.",
-        ),
+        NOISE_KEY,
         rare(["--run-id"], metavar="NAME", help="To resume a run, or with --ledger."),
-        option(["--output"], required=True, metavar="FOLDER|URL", help="Where reports go: a folder, or a topic."),
+        OUTPUT,
         option(["--html"], metavar="FILE.html", help="A page, anew at each window."),
         TITLES,
-        option(["--dead-letter"], metavar="FOLDER", help="Lists of records that cannot be read."),
+        DEAD_LETTER,
         STREAM_NAME,
         option(["--once"], is_flag=True, help="Read what is there now, and end. All windows close."),
         VERBOSE,
@@ -164,9 +124,7 @@ def run_stream(request: StreamRequest, page: StreamPage | None, account: RunAcco
     """
     job = request.job
     with errors_in_one_line(_NOTHING_STARTED):
-        check_clock(job.clock, tell)
-        if isinstance(job.source, KafkaTopic):
-            check_topic(job.source, job.clock, tell, allow=f"--clock {PRODUCER}")
+        check_source(job)
         watch = StreamWatch(request, page)
         if request.reads_once:
             tell(_IN_PROCESS)
@@ -223,7 +181,7 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
     """
     is_resumed = resumes(words)
     _check_rules(options, is_resumed=is_resumed)
-    _make_absolute(options)
+    make_absolute(options)
     check_page(options.html, replaces=True)
     check_names(stream=options.stream, run_id=options.run_id)
     run_id = options.run_id or fresh_run_id()
@@ -232,27 +190,16 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
         if is_on_dataflow(runner):
             raise UserError("a job on Dataflow is built by pipelines/live_stream.py (runners/dataflow).")
         is_here = workers_are_here(runner)
-        sink = _sink(options, is_here=is_here)
-        _check_places(options, sink, is_here=is_here)
-        source, noise_key = _source(options), _noise_key(options, runner)
-        plan = plan_of_command(options, STREAM)
+        _check_places(options, is_here=is_here)
+        plan, noise_key = plan_of_command(options, STREAM), _noise_key(options, runner)
         if plan.rounds is not None:
             raise UserError(
                 "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
                 " again. Make one with `shh plan stream`."
             )
-        job = StreamJob(
-            source=source,
-            clock=_clock(options, source),
-            plan=plan,
-            noise_key=noise_key,
-            run_id=run_id,
-            stream=options.stream,
-            public_items=options.public_items,
-            sink=sink,
-            dead_letter=options.dead_letter,
-            stop_file=stop_file_of(sink.folder, is_here=is_here, once=options.once, is_resumed=is_resumed),
-        )
+        job = stream_job(options, plan, noise_key, run_id)
+        stop_file = stop_file_of(job.sink.folder, is_here=is_here, once=options.once, is_resumed=is_resumed)
+        job = dataclasses.replace(job, stop_file=stop_file)
         request = StreamRequest(job, runner, is_resumed, options.once)
         _check_new_or_resumed(request, is_fresh=options.run_id is None)
     if not is_resumed and options.ledger is None:
@@ -265,65 +212,9 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
 def _check_rules(options: Options, *, is_resumed: bool) -> None:
     """Raises InputError for options that do not go together."""
     check_account(options)
-    if options.clock == PRODUCER and not is_topic(options.input):
-        raise InputError("clock", f"{PRODUCER} needs a topic as --input.", f"Use {ARRIVAL}.")
-    if not is_topic(options.input) and not is_topic(options.output) and options.kafka_config is not None:
-        raise InputError("kafka_config", "needs a topic as --input or --output.", "Leave it out.")
-    if is_topic(options.input) and options.csv_separator is not None:
-        raise InputError("csv_separator", "needs a folder as --input: it is for files.", "Leave it out.")
     check_together(options, "titles", needs="html", why="they are for the page")
     if is_resumed and options.run_id is None:
         raise InputError("run_id", "must be given for a run that is resumed: the run printed it.")
-
-
-def _make_absolute(options: Options) -> None:
-    """Workers have another current folder. Raises InputError for a URL in the place of a path."""
-    for name in _PATHS:
-        path = getattr(options, name)
-        if path is None or (name in ("input", "output") and is_topic(path)):
-            continue
-        if "://" in path:
-            raise InputError(name, "must be a path, got a URL.", "Mount what it names, and give the path of that.")
-        setattr(options, name, os.path.abspath(path))
-
-
-def _clock(options: Options, source: StreamSource) -> StreamClock:
-    """A folder is read in its order only if it shows each file within its settle time, so a drain need not wait
-    longer. Of another log nothing is known: None is the idle timeout."""
-    shown = min(source.settle_seconds, float(options.idle_timeout)) if isinstance(source, LogFolder) else None
-    return StreamClock(
-        kind=EVENT if options.clock == EVENT else ARRIVAL,
-        allowed_lateness_seconds=options.allowed_lateness,
-        out_of_order_seconds=options.out_of_order,
-        idle_timeout_seconds=options.idle_timeout,
-        shown_within_seconds=shown,
-    )
-
-
-def _source(options: Options) -> StreamSource:
-    fields = fields_of(options)
-    if not is_topic(options.input):
-        return LogFolder(options.input, fields)
-    with user_errors(ValueError, prefix="--input "):
-        servers, topic = topic_of(options.input)
-    by_broker = options.clock == ARRIVAL
-    return KafkaTopic(
-        servers,
-        topic,
-        fields,
-        client_config_file=options.kafka_config,
-        append_times_only=by_broker,
-    )
-
-
-def _sink(options: Options, *, is_here: bool) -> ReportSink:
-    # Settings such as passwords go only to the servers that they were given for.
-    is_for_others = is_topic(options.input) and not have_same_servers(options.input, options.output)
-    with user_errors(ValueError, prefix="--output "):
-        sink = sink_of(options.output, client_config_file=None if is_for_others else options.kafka_config)
-        if is_here and sink.folder is not None:
-            check_folder(sink.folder)
-    return sink
 
 
 def _noise_key(options: Options, runner: PipelineOptions) -> KeyFile | None:
@@ -338,12 +229,13 @@ def _noise_key(options: Options, runner: PipelineOptions) -> KeyFile | None:
     return key
 
 
-def _check_places(options: Options, sink: ReportSink, *, is_here: bool) -> None:
+def _check_places(options: Options, *, is_here: bool) -> None:
     """What must be there before. Raises UserError."""
-    dead_letter, output = options.dead_letter, sink.folder
-    if dead_letter is not None and is_here:
-        with user_errors(ValueError, prefix="--dead-letter "):
-            check_folder(dead_letter)
+    dead_letter, output = options.dead_letter, None if is_topic(options.output) else options.output
+    for name, folder in (("--output ", output), ("--dead-letter ", dead_letter)):
+        if folder is not None and is_here:
+            with user_errors(ValueError, prefix=name):
+                check_folder(folder)
     if dead_letter and output:
         one, other = os.path.realpath(dead_letter), os.path.realpath(output)
         if one == other or one.startswith(other + os.sep):

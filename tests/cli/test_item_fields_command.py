@@ -12,7 +12,7 @@ import pytest
 from apache_beam.testing.util import assert_that
 
 from dp_transforms import HeavyHitterRows, read_report, replay
-from dp_transforms.cli import job_words
+from dp_transforms.cli.options import OF_PROGRAMS, Options, Program, fields_of
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import drawn_as, key_file
 
@@ -118,10 +118,10 @@ def test_rows_of_a_pipeline_have_them(folder):
 
 
 def test_a_job_has_them():
-    parser = job_words.job_parser("")
+    job = Program("job", params=list(OF_PROGRAMS))
     for words, item in ((FIELDS, ("country", "page")), (("--item_field=page",), "page"), ((), "item")):
-        ours, _ = job_words.parse_words(parser, ["--plan", "plan.json", *words])
-        assert job_words.fields_of(ours).item == item
+        context = job.make_context("job", ["--plan", "plan.json", *words])
+        assert fields_of(Options(**context.params)).item == item
 
 
 def test_the_command_that_is_proposed_has_them(folder):

@@ -107,7 +107,7 @@ def made_job(
         build(pipeline, *arguments)
 
     monkeypatch.setattr(module, build_name, seen)
-    module.run([*words, "--dry_run=true"])
+    module.command.run([*words, "--dry_run=true"])
     (pipeline,) = pipelines
     job = pipeline.runner.proto_pipeline
     assert 10_000 < job.ByteSize() < MOST_JOB_BYTES

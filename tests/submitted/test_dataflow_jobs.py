@@ -131,7 +131,7 @@ def test_what_the_launcher_of_a_template_starts_is_built_and_not_awaited(
 ) -> None:
     """It writes parameters with underscores, and where the job is to be put. A classic template would have one run id
     for all its jobs."""
-    replay = script(REPLAY)
+    replay = script(REPLAY).command
     words = [f"--log={bucket}/clicks", "--plan=plan.json", f"--output={bucket}/report.avro", *CLOUD]
     words += ["--noise_key_secret=projects/p/secrets/s/versions/1", "--user_field=user", "--dry_run=true"]
     with pytest.raises(SystemExit, match="with the same noise"):

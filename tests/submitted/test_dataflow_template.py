@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
 
+import click
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dp_transforms.cli.job_words import parse_words
 from tests.helpers.shh_process import ROOT
 from tests.helpers.submitted_jobs import REPLAY, STREAM, script
 
@@ -29,6 +28,7 @@ EXAMPLES = {
     "plan": "gs://bucket/plan.json",
     "noise_key_secret": "projects/p/secrets/s/versions/12",
     "item_field": "page",
+    "time_format": "%d/%b/%Y:%H:%M:%S %z",
     "log": "gs://bucket/clicks/2026-*.parquet",
     "public_items": "gs://bucket/items.txt",
     "output": "gs://bucket/reports/january.avro",
@@ -38,10 +38,9 @@ OF_STREAM = {"input": "kafka://b-1.internal:9092,b-2.internal:9092/clicks", "out
 NAMES = pytest.mark.parametrize("name", [STREAM, REPLAY])
 
 
-def options(name: str) -> dict[str, argparse.Action]:
+def options(name: str) -> dict[str, click.Option]:
     """Of the program, by the names that parameters have."""
-    parser: argparse.ArgumentParser = script(name).parser()
-    return {action.dest: action for action in parser._actions}
+    return {each.opts[0][2:].replace("-", "_"): each for each in script(name).command.params}
 
 
 @NAMES
@@ -51,25 +50,21 @@ def test_the_metadata_has_the_form_that_dataflow_reads(name: str) -> None:
     assert set(metadata) == {*("name", "description", "streaming", "parameters"), *of_streams}
     assert metadata["streaming"] is (name == STREAM)
     assert len(ALL[name]) == len(metadata["parameters"])
-    known = {"name", "label", "helpText", "isOptional", "paramType", "regexes", "enumOptions", "defaultValue"}
+    known = {"name", "label", "helpText", "isOptional", "paramType", "regexes", "defaultValue"}
     for called, parameter in ALL[name].items():
         assert re.fullmatch(r"[a-z][a-z_]*", called)
         assert {"name", "label", "helpText", "isOptional", "paramType"} <= set(parameter) <= known
-        assert parameter["paramType"] in ("TEXT", "ENUM")
-        assert ("enumOptions" in parameter) == (parameter["paramType"] == "ENUM")
-        assert ("regexes" in parameter) == (parameter["paramType"] == "TEXT")
+        assert parameter["paramType"] == "TEXT"
+        assert parameter["regexes"]
     assert {called for called, parameter in ALL[name].items() if not parameter["isOptional"]} == REQUIRED[name]
 
 
 @NAMES
 def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str) -> None:
     for called, parameter in ALL[name].items():
-        action = options(name)[called]
-        if parameter["paramType"] == "ENUM":
-            assert [choice["value"] for choice in parameter["enumOptions"]] == list(action.choices or ()), called
-            continue
-        assert parameter.get("defaultValue") == action.default or called in REQUIRED[name], called
-        example = {**EXAMPLES, **(OF_STREAM if name == STREAM else {})}.get(called, action.default)
+        default = options(name)[called].to_info_dict()["default"]
+        assert parameter.get("defaultValue") == default or called in REQUIRED[name], called
+        example = {**EXAMPLES, **(OF_STREAM if name == STREAM else {})}.get(called, default)
         for regex in parameter["regexes"]:
             assert re.fullmatch(regex, example), called
             assert not re.fullmatch(regex, ""), called
@@ -85,15 +80,14 @@ def test_the_launch_line_of_the_page_is_a_command_line(name: str) -> None:
     parameters = dict(pair.split("=", 1) for each in pairs for pair in each)
     assert REQUIRED[name] <= set(parameters) <= set(ALL[name])
     for called, value in parameters.items():
-        for regex in ALL[name][called].get("regexes", ()):
+        for regex in ALL[name][called]["regexes"]:
             assert re.fullmatch(regex, value), called
     beams = ["--region=r", "--temp_location=gs://bucket/tmp", "--template_location=gs://bucket/job", "--job_name=j"]
-    ours, left = parse_words(
-        script(name).parser(), [*beams, *(f"--{called}={value}" for called, value in parameters.items())]
-    )
-    assert left == beams
+    words = [*beams, *(f"--{called}={value}" for called, value in parameters.items())]
+    context = script(name).command.make_context(name, words)
+    assert context.obj == beams
     for called, value in parameters.items():
-        assert vars(ours)[called] in (value, [value]), called
+        assert context.params[options(name)[called].name] in (value, (value,)), called
 
 
 def test_the_image_has_what_it_runs() -> None:
