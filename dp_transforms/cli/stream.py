@@ -231,17 +231,11 @@ def _noise_key(options: Options, runner: PipelineOptions) -> KeyFile | None:
 
 def _check_places(options: Options, *, is_here: bool) -> None:
     """What must be there before. Raises UserError."""
-    dead_letter, output = options.dead_letter, None if is_topic(options.output) else options.output
-    for name, folder in (("--output ", output), ("--dead-letter ", dead_letter)):
+    output = None if is_topic(options.output) else options.output
+    for name, folder in (("--output ", output), ("--dead-letter ", options.dead_letter)):
         if folder is not None and is_here:
             with user_errors(ValueError, prefix=name):
                 check_folder(folder)
-    if dead_letter and output:
-        one, other = os.path.realpath(dead_letter), os.path.realpath(output)
-        if one == other or one.startswith(other + os.sep):
-            raise UserError(
-                "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
-            )
     if not is_topic(options.input) and is_here and not os.path.isdir(options.input):
         raise UserError(f"--input {options.input} is not a folder. Make it, or name another one.")
     if options.kafka_config is not None:  # a pipe would be waited for, perhaps forever

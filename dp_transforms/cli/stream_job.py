@@ -20,7 +20,7 @@ from dp_transforms.cli.options import (
     rare,
     user_errors,
 )
-from dp_transforms.errors import InputError
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, EVENT, StreamClock
@@ -110,6 +110,12 @@ def stream_job(
     is_for_others = is_topic(options.input) and not have_same_servers(options.input, options.output)
     with user_errors(ValueError, prefix="--output "):
         sink = sink_of(options.output, client_config_file=None if is_for_others else options.kafka_config)
+    if options.dead_letter and sink.folder:
+        one, other = os.path.realpath(options.dead_letter), os.path.realpath(sink.folder)
+        if one == other or one.startswith(other + os.sep):
+            raise UserError(
+                "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
+            )
     source: LogFolder | KafkaTopic
     if is_topic(options.input):
         with user_errors(ValueError, prefix="--input "):

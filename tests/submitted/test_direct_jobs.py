@@ -206,6 +206,7 @@ def test_where_too_many_rows_are_bad_nothing_is_published(
         (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "share no disk: give topics and --noise-key-secret, not --input"),
         (STREAM, [*TOPICS, *SECRET, *DATAFLOW, "--dead-letter", "gs://b/bad"], "--noise-key-secret, not --dead-letter"),
         (STREAM, [*FOLDER, "--update"], "belong together"),
+        (STREAM, [*FOLDER, *KEY, "--dead-letter", "reports/bad"], "--dead-letter must lie outside --output"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
