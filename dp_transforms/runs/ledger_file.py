@@ -55,7 +55,7 @@ class Rows:
         rows = self.connection.execute(f"{query} ORDER BY rowid", list(where.values()))
         try:
             return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, ArithmeticError):  # the latter: of an order that is no number
             raise LedgerDamagedError("a row of the ledger cannot be read. Bring back a good copy.") from None
 
     def get(self, kind: type[_R], key: str | int) -> _R | None:

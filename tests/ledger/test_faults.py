@@ -127,6 +127,7 @@ DAMAGES: dict[str, Callable[[pathlib.Path], object]] = {
     "an amount in words": change("UPDATE populations SET max_delta = 'much'"),
     "an amount in bytes": change("UPDATE runs SET plan_epsilon = ?", b"\xff"),
     "a rule that cannot be": change("UPDATE populations SET kind = 'pld'"),
+    "an order that is no number": change("UPDATE populations SET kind = 'renyi', \"order\" = 'abc'"),
     "a status that is none": change("UPDATE runs SET status = 'free'"),
     "a name of many lines": change("UPDATE runs SET stream = 'a' || char(10) || 'b'"),
     "a part before the first window": change("UPDATE parts SET first_window = '-1'"),
