@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import TYPE_CHECKING, Any
+
+import click
+
+from dp_transforms.cli.subcommands import shh
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -25,6 +30,7 @@ smartquotes = False  # options begin with two hyphens
 _NAMED = re.compile(r"^(\w+(?:, \w+)*): (?=\S)")
 _OUTSIDE = re.compile(r"\[`?([^]\[`]+)`?\]\(\.\./[^)]*\)")
 _CODE = re.compile(r"``([^`]+)``|`([^`]+)`")
+_OPTIONS = re.compile(r"<!-- options of (\w+) -->")
 
 
 def _as_text(line: str) -> str:
@@ -69,6 +75,27 @@ def _name_files_outside(app: Any, docname: str, source: list[str]) -> None:
     source[0] = _OUTSIDE.sub(r"`\1`", source[0])
 
 
+def _options_of(mark: re.Match[str]) -> str:
+    """The options of a command as ``--help-all`` says them, of a group also those of its commands."""
+    context = click.Context(shh)
+    command = shh.get_command(context, mark[1])
+    inner = command.commands.values() if isinstance(command, click.Group) else ()
+    options = {
+        each.opts[0]: copy.copy(each) for one in (*inner, command) for each in one.params if each.opts[0][:2] == "--"
+    }
+    lines = []
+    for option in options.values():
+        option.hidden = False
+        name, meaning = option.get_help_record(context)
+        lines.append(f"- `{name}`: {_as_text(meaning)}")
+    return "\n".join(lines)
+
+
+def _list_options(app: Any, docname: str, source: list[str]) -> None:
+    source[0] = _OPTIONS.sub(_options_of, source[0])
+
+
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", _process_docstring)
     app.connect("source-read", _name_files_outside)
+    app.connect("source-read", _list_options)

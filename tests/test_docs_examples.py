@@ -28,7 +28,7 @@ from dp_transforms.beam.runner_options import split_words
 from dp_transforms.cli.options import Command
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
-from tests.helpers.option_tables import commands
+from tests.helpers.commands import commands
 from tests.helpers.shh_here import shh
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -124,6 +124,9 @@ def test_make_docs_builds_the_site(tmp_path):
         re.findall(r'id="dp_transforms\.([\w.]+)"', api)
     )
     assert "system-message" not in api
+    assert {"--dead-letter", "--most-contributions"} <= set(
+        re.findall(r"--[a-z-]+", (tmp_path / "commands.html").read_text())
+    )
 
 
 FOLDERS = "dp_transforms|pipelines|runners|tests|benchmarks|examples|docs"
