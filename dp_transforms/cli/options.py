@@ -241,19 +241,12 @@ ACCOUNT = (
 )
 STREAM_NAME = rare(["--stream"], default="events", metavar="NAME", help="Name of the stream in reports.")
 PUBLIC_ITEMS = rare(["--public-items"], metavar="FILE", help="Public list of all items, never made from the log.")
-NOISE_KEY = option(
-    ["--noise-key-file"],
-    metavar="FILE",
-    help="A secret that all workers share, 32 bytes or more. Needed with --runner.",
-)
+_KEY = "A secret that all workers share, 32 bytes or more. Needed with --runner."
+NOISE_KEY = option(["--noise-key-file"], metavar="FILE", help=_KEY)
 OF_PROGRAMS = (
     option(["--plan", "plan_file"], required=True, metavar="FILE|URL", help="What `shh plan --output` wrote."),
     NOISE_KEY,
-    option(
-        ["--noise-key-secret"],
-        metavar="VERSION",
-        help="projects/P/secrets/S/versions/N, which workers fetch: for Dataflow.",
-    ),
+    option(["--noise-key-secret"], metavar="VERSION", help="projects/P/secrets/S/versions/N, for Dataflow."),
     *FIELDS,
     PUBLIC_ITEMS,
     STREAM_NAME,

@@ -180,7 +180,10 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
     Raises UserError: one line that names the option and the remedy.
     """
     is_resumed = resumes(words)
-    _check_rules(options, is_resumed=is_resumed)
+    check_account(options)
+    check_together(options, "titles", needs="html", why="they are for the page")
+    if is_resumed and options.run_id is None:
+        raise InputError("run_id", "must be given for a run that is resumed: the run printed it.")
     make_absolute(options)
     check_page(options.html, replaces=True)
     check_names(stream=options.stream, run_id=options.run_id)
@@ -207,14 +210,6 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
         remedy = "Leave --run-id out: a fresh one is drawn. With --ledger, which knows the names, a run may be named."
         check_together(options, "run_id", excludes="noise_key_file", why=NAMED_WITH_KEY, remedy=remedy)
     return request
-
-
-def _check_rules(options: Options, *, is_resumed: bool) -> None:
-    """Raises InputError for options that do not go together."""
-    check_account(options)
-    check_together(options, "titles", needs="html", why="they are for the page")
-    if is_resumed and options.run_id is None:
-        raise InputError("run_id", "must be given for a run that is resumed: the run printed it.")
 
 
 def _noise_key(options: Options, runner: PipelineOptions) -> KeyFile | None:

@@ -34,30 +34,18 @@ _CLOCK = (
     "arrival, or event for history. What closes windows: the log's own clock; that of producers, none of them a user;"
     " times of events."
 )
-
+_KAFKA = "Settings of the Kafka client, NAME=VALUE a line; a file that every worker has."
+_LATENESS = "How long after its end a window accepts events."
+_OUT_OF_ORDER = "By how much the clock of a partition may run back."
+_IDLE = "Then a partition with nothing new keeps no window open."
+_PARTITIONS = "Of a topic, to resume a run after others were added: the first N."
 READS = (
     option(["--input"], required=True, metavar="FOLDER|URL", help=f"A folder that grows, or {TOPIC}."),
-    rare(
-        ["--kafka-config"],
-        metavar="FILE",
-        help="Settings of the Kafka client, NAME=VALUE a line; a file that every worker has.",
-    ),
+    rare(["--kafka-config"], metavar="FILE", help=_KAFKA),
     option(["--clock"], type=click.Choice((ARRIVAL, _PRODUCER, EVENT)), default=ARRIVAL, metavar="CLOCK", help=_CLOCK),
-    rare(
-        ["--allowed-lateness"],
-        type=DURATION_OR_ZERO,
-        default="1m",
-        help="How long after its end a window accepts events.",
-    ),
-    rare(
-        ["--out-of-order"],
-        type=DURATION_OR_ZERO,
-        default="10s",
-        help="By how much the clock of a partition may run back.",
-    ),
-    rare(
-        ["--idle-timeout"], type=DURATION, default="1m", help="Then a partition with nothing new keeps no window open."
-    ),
+    rare(["--allowed-lateness"], type=DURATION_OR_ZERO, default="1m", help=_LATENESS),
+    rare(["--out-of-order"], type=DURATION_OR_ZERO, default="10s", help=_OUT_OF_ORDER),
+    rare(["--idle-timeout"], type=DURATION, default="1m", help=_IDLE),
 )
 OUTPUT = option(["--output"], required=True, metavar="FOLDER|URL", help="Where reports go: a folder, or a topic.")
 DEAD_LETTER = option(["--dead-letter"], metavar="FOLDER", help="Lists of records that cannot be read.")
@@ -67,12 +55,7 @@ PROGRAM = [
     DEAD_LETTER,
     option(["--run-id"], metavar="NAME", help="The run to resume from its state, with --savepoint_path or --update."),
     option(["--stop-file"], metavar="FILE", help="When it is there, what has come counts, and all windows close."),
-    option(
-        ["--partitions"],
-        type=int,
-        metavar="N",
-        help="Of a topic, to resume a run after others were added: the first N.",
-    ),
+    option(["--partitions"], type=int, metavar="N", help=_PARTITIONS),
     *OF_PROGRAMS,
 ]
 """The options of pipelines/live_stream.py."""
@@ -120,17 +103,15 @@ def stream_job(
     if is_topic(options.input):
         with user_errors(ValueError, prefix="--input "):
             servers, topic = topic_of(options.input)
-        source, shown_within = (
-            KafkaTopic(
-                servers,
-                topic,
-                fields_of(options),
-                client_config_file=options.kafka_config,
-                append_times_only=options.clock == ARRIVAL,
-                first_partitions=partitions,
-            ),
-            None,  # of another log nothing is known: the idle timeout
+        source = KafkaTopic(
+            servers,
+            topic,
+            fields_of(options),
+            client_config_file=options.kafka_config,
+            append_times_only=options.clock == ARRIVAL,
+            first_partitions=partitions,
         )
+        shown_within = None  # of another log nothing is known: the idle timeout
     else:
         # A folder is read in its order only if it shows each file within this time: a drain need not wait longer.
         source = LogFolder(options.input, fields_of(options))
