@@ -26,6 +26,6 @@ WINDOWS_ANSWERED = "windows_answered"  # windows that the last step has closed
 PENDING_WINDOWS = "pending_windows"  # windows that a partition has closed and the last step has not
 PARTITIONS_UNREAD = "partitions_unread"  # that the log has now, and had not when the run was begun
 PARTITION_STATE_BYTES = "partition_state_bytes"
-COUNTER_STATE_BYTES = "budget_state_bytes"  # the hits of all users who were ever charged
+COUNTER_STATE_BYTES = "counter_state_bytes"  # the hits of all users who were ever charged
 BUDGET_STATE_BYTES = "budget_state_bytes"  # of one shard of users: what is left to all users who were ever seen
 FOLLOWED_ITEMS = "known_items"  # of one shard of items: what was named lately

@@ -44,7 +44,7 @@ _ROUNDS = {"usual_contributions": (1, 16), "most_contributions": 40, "use": "rep
 _KNOWN = {**TOLD["looks-domain"].choices, "false_name_error": 0.05}
 MODES = {
     **TOLD,
-    "looks-from-noise": Mode("looks", {**_NOISE, "false_name_error": 0.124}),
+    "looks-from-noise": Mode("looks", {**_NOISE, "false_name_error": 0.11}),
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),

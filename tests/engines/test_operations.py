@@ -144,7 +144,7 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, 
         gauges = {"clock_lag_seconds", "pending_windows", "partition_state_bytes"}
         if mode == "looks":
             wanted |= _of_closed_windows(case)
-            gauges |= {"purse_state_bytes", "known_items"}
+            gauges |= {"budget_state_bytes", "known_items"}
         deadline = time.monotonic() + 120
         while True:
             numbers = cluster.operator_numbers(run.job)
