@@ -101,7 +101,7 @@ def test_each_theorem_names_its_code_and_tests_and_the_code_its_theorem():
 
 def test_the_map_of_the_papers_names_theorems_that_exist():
     cited = re.findall(r'"([A-Z][^"]+)"', " ".join((ROOT / "docs" / "papers.md").read_text().split()))
-    assert len(cited) >= 10
+    assert len(cited) >= 7
     proofs = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("guarantee", "proofs")]
     assert set(cited) <= set().union(*map(names_in, proofs))
 
