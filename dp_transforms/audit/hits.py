@@ -3,8 +3,8 @@
 Nothing is random or sampled. `Mechanism` is what a plan runs, as plain numbers, so that tests can change one of them
 and leave the claim as it was. Everything computed here is attained by some stream and rounded down, so it is a lower
 bound on the true privacy loss: if it exceeds the claim, the claim is wrong. The one exception is a *ceiling*, which no
-stream exceeds: it says how much could have been missed. docs/audit.md says which streams are tried, docs/proofs.md,
-"The audit of hits", proves the ceiling.
+stream exceeds: it says how much could have been missed. docs/proofs.md, "The audit of
+hits", says which streams are tried and proves the ceiling.
 """
 
 from __future__ import annotations

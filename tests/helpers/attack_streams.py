@@ -31,7 +31,7 @@ class AttackStream:
     distance: others that hold the item, minus the threshold. later_distance: the same once the loss
     ``ln P(published so far) / Q(published so far)`` exceeds switch_loss; equal to `distance` for a static stream.
     rounds: items; each is tested once. items_per_window: the items of one window, at one distance, chosen before it.
-    They are tested one after the other, and the adversary knows the order (docs/audit.md).
+    They are tested one after the other, and the adversary knows the order (docs/proofs.md).
     """
 
     adds_user: bool
@@ -170,7 +170,7 @@ def worst_stream(
     """The worst stream at this epsilon among those that look at what was published.
 
     Until the loss exceeds epsilon, hits should fall only on results that lower it; from then on, on those that raise it
-    (docs/audit.md). With several items in a window it looks back less often, and need not be the worst.
+    (docs/proofs.md). With several items in a window it looks back less often, and need not be the worst.
     """
     near, far = mechanism.law.near, mechanism.law.far
     items = min(rounds, mechanism.horizon * items_per_window)
