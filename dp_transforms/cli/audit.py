@@ -160,12 +160,12 @@ def _of_hits(plan: Plan, exact: HitsAudit) -> Summary:
     if items < plan.queries_per_user:
         limits.append(f"streams that show the user on more than {items:,} items")
     if all(side.is_settled for side in sides.values()):
-        limits.append(f"{rest}: by the theorem in docs/audit.md none on {items:,} items attains more")
+        limits.append(f"{rest}: by the theorem in docs/proofs.md none on {items:,} items attains more")
     else:
         ceiling = max(side.ceiling for side in sides.values())
         limits.append(
             f"{rest} within a window: none on {items:,} items attains a delta above {ceiling:.4g}, by the theorem in "
-            f"docs/audit.md; whether one attains more than the {exact.worst.attained:.4g} above is open"
+            f"docs/proofs.md; whether one attains more than the {exact.worst.attained:.4g} above is open"
         )
     title = f"Exact: delta at epsilon {plan.epsilon:g}"
     return Summary(title, lines, text, [*limits, *_NEVER_TRIED])

@@ -55,7 +55,7 @@ PROGRAM = [
     DEAD_LETTER,
     option(["--run-id"], metavar="NAME", help="The run to resume from its state, with --savepoint_path or --update."),
     option(["--stop-file"], metavar="FILE", help="When it is there, what has come counts, and all windows close."),
-    option(["--partitions"], type=int, metavar="N", help=_PARTITIONS),
+    option(["--partitions"], type=click.IntRange(min=1), metavar="N", help=_PARTITIONS),
     *OF_PROGRAMS,
 ]
 """The options of pipelines/live_stream.py."""
