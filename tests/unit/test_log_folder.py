@@ -8,7 +8,6 @@ import os
 import pathlib
 import tempfile
 import time
-import types
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, text_files
 from dp_transforms.logs.streams import log_folder
-from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderPosition, FolderReader, LogFolder, system_error
+from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder, system_error
 from dp_transforms.logs.streams.stream_source import NEVER
 from tests.helpers.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
 from tests.helpers.folder_tools import (
@@ -363,63 +362,6 @@ def test_other_content_of_the_same_size_and_time_stops_a_restart(tmp_path, how):
         poll_once(open_reader(tmp_path), polled.position)
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Time that passes only by sleeping."""
-    clock = types.SimpleNamespace(nanos=10**18, seconds=0.0, slept=[])
-
-    def sleep(seconds):
-        clock.slept.append(seconds)
-        clock.nanos += round(seconds * 1e9)
-        clock.seconds += seconds
-
-    named = {"time_ns": lambda: clock.nanos, "monotonic": lambda: clock.seconds, "sleep": sleep}
-    monkeypatch.setattr(log_folder, "time", types.SimpleNamespace(**named))
-    return clock
-
-
-def reader_at(folder, settle_seconds=1.0, **more):
-    return FolderReader(LogFolder(str(folder), EventFields(), settle_seconds), **more)
-
-
-def test_files_settle_to_the_nanosecond(tmp_path, clock):
-    """The end of the folder is not seen where a file waits, unless it is of the future."""
-    path = tmp_path / "a.csv"
-    path.write_text("user,item,timestamp\n")
-    waits = [(-1, "", True), (0, "", False), (2_499_999_999, "", False), (2_500_000_000, "a.csv", False)]
-    for since, taken, is_at_end in waits:
-        clock.nanos = path.stat().st_ctime_ns + since
-        polled = reader_at(tmp_path, 2.5).poll(None, max_records=1, max_seconds=0.0)
-        assert (json.loads(polled.position)["name"], polled.is_at_end) == (taken, is_at_end), since
-
-
-def test_a_folder_is_passed_when_what_came_by_then_is_read(tmp_path, clock):
-    reader = reader_at(tmp_path, 2.0)
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    assert not reader.confirm_passed(), "first asked now"
-    for nanos, is_passed in ((1_999_999_999, False), (1, True)):
-        clock.nanos += nanos
-        reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
-        assert reader.confirm_passed() is is_passed
-    reader.close()
-    assert not reader.confirm_end()
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    assert not reader.confirm_passed(), "asked anew"
-
-
-@pytest.mark.parametrize(("later", "is_listed"), [(2_000_000_000, True), (2_000_000_001, False)])
-def test_a_folder_is_listed_again_while_its_time_is_coarse(tmp_path, clock, monkeypatch, later, is_listed):
-    os.utime(tmp_path, ns=(10**18, 10**18))
-    clock.nanos = 10**18 + later
-    reader = reader_at(tmp_path)
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    listed = []
-    real = os.scandir
-    monkeypatch.setattr(log_folder.os, "scandir", lambda path: listed.append(path) or real(path))
-    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
-    assert listed == [str(tmp_path)] * is_listed
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reopen", [False, True])
 def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path, reopen):
@@ -433,17 +375,3 @@ def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path, reo
     rest = poll(open_reader(tmp_path) if reopen else reader, polled.position, max_records=50 - polled.records)
     assert users_of(polled) + users_of(rest) == [str(number) for number in range(50)]
     assert set(rest.arrival_micros.tolist()) == {arrival}
-
-
-@pytest.mark.parametrize(("later", "last"), [(-1, "a.csv"), (0, "b.csv")])
-def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(tmp_path, clock, later, last):
-    for name in ("a.csv", "b.csv"):
-        time.sleep(TICK_SECONDS)
-        (tmp_path / name).write_text("user,item,timestamp\nu,i,2026-01-01\n")
-    reader, position = reader_at(tmp_path, 2.0), None
-    clock.nanos = (tmp_path / "b.csv").stat().st_ctime_ns + later
-    while not reader.confirm_passed():
-        position = reader.poll(position, max_records=1, max_seconds=0.0).position
-        clock.nanos += 10**9
-    found = FolderPosition.of_text(position)
-    assert (found.name, found.events, found.is_done) == (last, 1, True)
