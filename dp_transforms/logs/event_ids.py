@@ -120,7 +120,7 @@ def is_utf8(text: bytes) -> bool:
 #
 # No two different rows of values, of whatever number, have one label. In a value a backslash is doubled, and a slash
 # that stands alone (a blank or an end of the value on both sides) gets a backslash before it. So the separator stands
-# nowhere but between values, and each value can be read again (tests/unit/test_id_columns.py has the inverse).
+# nowhere but between values, and each value can be read again (tests/logs/test_event_ids.py has the inverse).
 
 SEPARATOR = " / "
 _ALONE, _ESCAPED = r"(\A| )/( |\z)", r"\1\\/\2"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, unit_hint
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.time_formats import NOT_A_TIME, read_times, utc_of_local
 from dp_transforms.logs.times import parse_times, parse_values
 from tests.helpers.event_files_oracle import read_all, write_avro, write_csv, write_json, write_parquet
@@ -27,9 +27,7 @@ FORMS = [
     "%A, %d %B %Y 100%% (%H)",
     "[%d-%b-%Y]",
 ]
-ODD_PLACES = r"""!"#$&'()*+,-./:;<=>?@[\]^_`{|}~"""
 MOMENTS = st.datetimes(datetime.datetime(1969, 1, 1), datetime.datetime(2068, 12, 31))
-ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia", "UTC"]
 
 
 def _micros(text, form):
@@ -53,8 +51,8 @@ def test_a_form_means_what_pythons_strptime_says(form, moments, offset):
     zone = datetime.timezone(datetime.timedelta(minutes=offset))
     texts = [moment.replace(tzinfo=zone).strftime(form) for moment in moments]
     assert _read(texts, form) == [_micros(text, form) for text in texts]
-    for text, moment in zip(texts, moments, strict=True):
-        assert None not in _read([text, text.upper(), text.lower()], form), moment
+    for text in texts:
+        assert None not in _read([text, text.upper(), text.lower()], form)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,7 @@ def test_what_is_not_of_the_form_is_a_bad_time(form, bad):
 
 
 def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers():
-    for character in ODD_PLACES + "xyz0":
+    for character in r"""!"#$&'()*+,-./:;<=>?@[\]^_`{|}~xyz0""":
         form = f"{character}%d{character}%m{character}%Y"
         assert _read([f"{character}1{character}2{character}2026"], form) == [_micros("1 2 2026", "%d %m %Y")], character
         assert _read([f"{character}1#2{character}2026"], form) == [None] or character == "#"
@@ -98,7 +96,6 @@ def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers():
         ("%d.%m.%Y %q", "got %q"),
         ("%d.%m.%Y %", "got % in"),
         ("%d.%m.%Y µ", "printable ASCII"),
-        ("", "must have a day"),
     ],
 )
 def test_a_form_that_cannot_be_used_is_refused(form, said):
@@ -107,7 +104,7 @@ def test_a_form_that_cannot_be_used_is_refused(form, said):
     assert str(caught.value).startswith("time_format must ")
 
 
-@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia", "UTC"])
 def test_local_times_are_those_of_zoneinfo(zone):
     """In all years, and around every change of the clock of some; summer time after 2037 too."""
     source = np.random.default_rng(len(zone))
@@ -135,7 +132,7 @@ def test_a_zone_moves_what_has_none_and_nothing_else():
         pa.array(["2026-01-01T12:00:00", "2026-01-01 12:00", "2026-01-01T12:00:00.0000001"]),
         pa.array([noon], pa.timestamp("us")),
         pa.array([noon * 1000], pa.timestamp("ns")),
-        pa.array([20_454], pa.date32()).cast(pa.timestamp("s")).cast(pa.string()),
+        pa.array([20_454], pa.date32()),
     ]
     for array in local:
         (plain,) = set(parse_times(array, None).micros.tolist())
@@ -149,23 +146,16 @@ def test_a_zone_moves_what_has_none_and_nothing_else():
     assert (mixed.faults == 0).tolist() == [True, True, False, False]
     values = [datetime.datetime(2026, 1, 1, 12), datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)]
     assert parse_values(values, None, None, zone).micros.tolist() == [noon - hour, noon]
-
-
-def test_a_time_that_a_zone_moves_out_of_the_years_is_a_bad_time():
-    column = parse_times(pa.array(["0001-01-01T00:30:00", "9999-12-31T23:30:00"]), None, None, "Europe/Berlin")
-    assert (column.faults == 0).tolist() == [False, True]
+    ends = parse_times(pa.array(["0001-01-01T00:30:00", "9999-12-31T23:30:00"]), None, None, zone)
+    assert (ends.faults == 0).tolist() == [False, True], "it is moved out of the years"
 
 
 GERMAN = EventFields(time_format="%d.%m.%Y %H:%M", time_zone="Europe/Berlin", csv_separator=";")
 ROWS = [("u1", "i", "01.07.2026 02:00"), ("u2", "i", "1.1.2026 1:00"), ("u3", "i", "31.02.2026 02:00"), ("u4", "i", "")]
-READ = ([("u1", "i", 1_782_864_000_000_000), ("u2", "i", 1_767_225_600_000_000)], ["bad time", "missing time"])
-
-
-TEXTS = (pa.string(),) * 3
 WRITERS = {
     "csv": functools.partial(write_csv, separator=";"),
     "jsonl": write_json,
-    "parquet": lambda path, rows: write_parquet(path, rows, TEXTS),
+    "parquet": lambda path, rows: write_parquet(path, rows, [pa.string()] * 3),
     "avro": lambda path, rows: write_avro(path, rows, ("string",) * 3),
 }
 
@@ -173,8 +163,9 @@ WRITERS = {
 @pytest.mark.parametrize("ending", WRITERS)
 def test_every_reader_reads_a_form_and_a_zone(tmp_path, ending):
     events, rejected = read_all(WRITERS[ending](tmp_path / f"log.{ending}", ROWS), GERMAN)
-    assert (events, sorted(rejected)) == READ
-    assert all(len(positions) == 1 for positions in rejected.values())
+    assert events == [("u1", "i", 1_782_864_000_000_000), ("u2", "i", 1_767_225_600_000_000)]
+    first = 2 if ending == "csv" else 1
+    assert rejected == {"bad time": [first + 2], "missing time": [first + 3]}
 
 
 @pytest.mark.parametrize(("logical", "is_local"), [("timestamp-millis", False), ("local-timestamp-millis", True)])
@@ -185,37 +176,21 @@ def test_an_avro_type_says_whether_its_times_are_local(tmp_path, logical, is_loc
     assert events == [("u", "i", 1_767_225_600_000_000 - 3_600_000_000 * is_local)]
 
 
-def test_a_zone_that_nobody_knows_and_a_unit_beside_a_form_are_refused():
-    for zone, remedy in (
-        ("Berlin", "Do you mean Europe/Berlin?"),  # as of --tz
-        ("../etc/passwd", "Use a name such as Europe/Berlin, or UTC;"),
-        ("", "Use a name such as Europe/Berlin, or UTC;"),
-        ("/etc/localtime", "Use a name such as Europe/Berlin, or UTC;"),
-    ):
-        said = re.escape(f"time_zone must be a time zone that this machine knows, got {zone!r}. {remedy}")
-        with pytest.raises(ValueError, match=f"^{said}"):
-            EventFields(time_zone=zone)
-    with pytest.raises(ValueError, match=r"^time_format and time_unit must not be given together"):
-        EventFields(time_format="%d.%m.%Y", time_unit="s")
-    with pytest.raises(ValueError, match=r"^time_unit must be one of s, ms, us, iso, got 'ns'"):
-        EventFields(time_unit="ns")
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"time_zone": "Berlin"}, "that this machine knows, got 'Berlin'. Do you mean Europe/Berlin?"),
+        ({"time_zone": "../etc/passwd"}, "that this machine knows, got '../etc/passwd'. Use a name such as"),
+        ({"time_format": "%d.%m.%Y", "time_unit": "s"}, "time_format and time_unit must not be given together"),
+        ({"time_unit": "ns"}, "time_unit must be one of s, ms, us, iso, got 'ns'"),
+    ],
+)
+def test_a_reading_of_times_that_cannot_be_is_refused(fields, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        EventFields(**fields)
 
 
-def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy_that_is_taken(tmp_path):
+def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy(tmp_path):
     pq.write_table(pa.table({"user": ["u"], "item": ["i"], "timestamp": [20260101]}), tmp_path / "log.parquet")
     with pytest.raises(EventFileError, match="numbers are not read by --time-format"):
         find_log_chunks([str(tmp_path / "log.parquet")], EventFields(time_format="%Y%m%d"))
-
-
-@pytest.mark.parametrize(("factor", "likely"), [(10**3, "ms"), (1, "s"), (10**6, "us")])
-def test_another_unit_that_would_fit_is_named(tmp_path, factor, likely):
-    path = tmp_path / "log.csv"
-    path.write_text("user,item,timestamp\n" + "".join(f"u,i,{(1_767_225_600 + n) * factor}\n" for n in range(20)))
-    for unit in ("s", "ms", "us"):
-        fields = EventFields(time_unit=unit)
-        chunks = find_log_chunks([str(path)], fields)
-        assert unit_hint(chunks, fields) == (
-            None if unit == likely else f"perhaps the unit is {likely}: --time-format {likely}"
-        )
-    path.unlink()
-    assert unit_hint(chunks, fields) is None

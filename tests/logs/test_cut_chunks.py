@@ -1,0 +1,271 @@
+"""Chunks that were cut, and small ones joined: the same events, positions and errors, for every format."""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import random
+import re
+import weakref
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.logs import (
+    EventFields,
+    EventFileError,
+    avro,
+    discovery,
+    find_log_chunks,
+    parquet,
+    read_joined,
+    spread_chunks,
+    text_files,
+)
+from dp_transforms.logs.discovery import cut_chunks, join_blocks
+from dp_transforms.logs.id_columns import empty_batch
+from dp_transforms.logs.log_chunk import ReadBlock
+from dp_transforms.logs.rejected_events import RejectedEvents
+from tests.helpers.event_files_oracle import expected, read_chunks, write_avro, write_csv, write_json, write_parquet
+
+FIELDS = EventFields(time_unit="s")
+TYPES = (pa.string(), pa.string(), pa.int64())
+ROWS = [
+    (f"u{number % 7}", None if number % 11 == 0 else f"i{number % 5}", -1 if number % 13 == 0 else 1000 + number)
+    for number in range(400)
+]
+WRITERS = {
+    "csv": write_csv,
+    "jsonl": write_json,
+    "avro": lambda path, rows: write_avro(path, rows, ["string", ["null", "string"], "long"], "deflate", 200),
+    "parquet": lambda path, rows: write_parquet(path, rows, TYPES),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 100)
+    monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", 7)
+    monkeypatch.setattr(parquet, "_JOINED_ROWS", 40)
+    monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
+    monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(text_files, "_counted", {})
+
+
+def found_of(ending, folder):
+    return find_log_chunks([WRITERS[ending](folder / f"log.{ending}", ROWS)], FIELDS)
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("workers", [2, 8])
+def test_cut_chunks_have_the_rows_of_the_whole(tmp_path, ending, workers):
+    chunks = found_of(ending, tmp_path)
+    cut = cut_chunks(chunks, workers)
+    assert len(cut) == min(workers, 4) if ending == "parquet" else len(cut) > workers
+    found = read_chunks(chunks, FIELDS)
+    assert read_chunks(cut, FIELDS) == found
+    assert len(found[0]) > 300
+    assert sum(chunk.bytes for chunk in cut) == os.path.getsize(chunks[0].path)
+    assert cut_chunks(chunks, workers) == cut == cut_chunks(cut, workers)
+    assert cut_chunks(chunks, 1) == chunks
+    middle = read_chunks([cut[len(cut) // 2]], FIELDS)[1]
+    assert middle, "a part alone has its positions in the file too"
+    assert all(set(positions) < set(found[1][reason]) for reason, positions in middle.items())
+
+
+def test_parts_of_a_row_group_count_on_in_its_file(tmp_path):
+    path = write_parquet(tmp_path / "log.parquet", ROWS, TYPES, 250)
+    cut = cut_chunks(find_log_chunks([path], FIELDS), 4)
+    assert [chunk.groups for chunk in cut] == [range(1)] * 4 + [range(1, 2)] * 4
+    row = 0
+    for chunk in cut:
+        rows = ROWS[row : row + (chunk.events or 0)]
+        assert read_chunks([chunk], FIELDS) == expected(rows, "s", row + 1)
+        row += len(rows)
+    assert row == len(ROWS)
+
+
+def test_a_row_group_that_ends_early_is_an_error(tmp_path):
+    (chunk,) = found_of("parquet", tmp_path)
+    for begin, end in ((390, 410), (200, 402)):
+        part = dataclasses.replace(chunk, span=(begin, end), first_row=begin, events=end - begin)
+        with pytest.raises(EventFileError, match="damaged after row 400"):
+            read_chunks([part], FIELDS)
+
+
+def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
+    chunks = found_of("avro", tmp_path)
+    path = pathlib.Path(chunks[0].path)
+    content = bytearray(path.read_bytes())
+    span = cut_chunks(chunks, 2)[3].span
+    assert span is not None
+    content[span[1] - 1] ^= 1  # of the sync marker at its end
+    path.write_bytes(content)
+    cut = cut_chunks(find_log_chunks([str(path)], FIELDS), 2)
+    read_chunks([*cut[:3], *cut[4:]], FIELDS)
+    with pytest.raises(EventFileError, match="damaged after row") as error:
+        read_chunks([cut[3]], FIELDS)
+    row = int(re.findall(r"row (\d+)", str(error.value))[0])
+    assert cut[3].first_row < row < cut[3].first_row + (cut[3].events or 0)
+
+
+def test_an_avro_file_that_is_damaged_or_changed_stays_whole(tmp_path):
+    chunks = found_of("avro", tmp_path)
+    path = pathlib.Path(chunks[0].path)
+    assert len(avro.cut_chunk(chunks[0], 4)) > 3
+    content = path.read_bytes()
+    for changed in (content + b"\x02", content[: len(content) // 2], b"", content + content[-20:]):
+        path.write_bytes(changed)
+        assert avro.cut_chunk(chunks[0], 4) == chunks
+    path.unlink()
+    assert avro.cut_chunk(chunks[0], 4) == chunks
+
+
+def test_lines_of_an_exchanged_file_are_counted_again(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"\n" * 100)
+    assert [text_files.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
+    path.write_bytes(b"-" * 99)
+    assert text_files.line_ends_before(str(path), None, 80) == 0
+
+
+BAD_LINES = [b"no row", b"{", b"", b" \t\r", b"{}\r", b"\xef\xbb\xbf{}", b'"', b"\xff", b"x" * 300]  # the last too long
+
+
+def text_of(ending, seed):
+    draws = random.Random(seed)
+    line = b"u1,i1,5" if ending == "csv" else b'{"user": "u1", "item": "i1", "timestamp": 5}'
+    lines = [*BAD_LINES, *(draws.choice((line, line + b"\r", *BAD_LINES)) for _ in range(16))]
+    draws.shuffle(lines)
+    header = b"\xef\xbb\xbf\n \nuser,item,timestamp\n" if ending == "csv" else b"\xef\xbb\xbf"
+    return header + b"\n".join(lines) + draws.choice((b"", b"\n", b"\n\n"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize("seed", range(2))
+def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 250)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_files, "_PIECE_BYTES", 17)
+    path = tmp_path / f"log.{ending}"
+    path.write_bytes(text_of(ending, seed))
+    (whole,) = find_log_chunks([str(path)], FIELDS)
+    found = read_chunks([whole], FIELDS)
+    assert found[0]
+    assert "line too long" in found[1]
+    size, header = path.stat().st_size, 64
+    for cut in range(header + seed, size, 13):
+        ends = sorted({0, cut, min(size, cut + 1 + seed), size})
+        parts = [
+            dataclasses.replace(whole, span=(begin, end), bytes=end - begin) for begin, end in itertools.pairwise(ends)
+        ]
+        assert read_chunks(parts, FIELDS) == found, cut
+        assert read_chunks(parts[::-1], FIELDS)[1] == found[1], "lines are counted again where a part before is read"
+
+
+def test_a_line_over_many_parts_is_read_once(tmp_path):
+    path = tmp_path / "log.jsonl"
+    event = b'{"user": "u1", "item": "i1", "timestamp": 5}\n'
+    path.write_bytes(event + b" " * 5000 + event + b"no row")
+    cut = cut_chunks(find_log_chunks([str(path)], FIELDS), 3)
+    assert len(cut) > 10
+    assert read_chunks(cut, FIELDS) == ([("u1", "i1", 5_000_000)] * 2, {"broken line": [3]})
+
+
+# Small blocks and small files are joined.
+
+
+def block_of(count, first=0, width=0, rejected=0):
+    """Users have names of their own, so none can be lost or be there twice."""
+    users = [f"u{first + number}".ljust(width, "-") for number in range(count)]
+    batch = EventBatch.of_columns(users, ["i"] * count, np.arange(first, first + count)) if count else empty_batch()
+    bad = (RejectedEvents("log", tuple(range(rejected)), "broken line"),) if rejected else ()
+    return ReadBlock(batch, bad, count + rejected, 7 * count)
+
+
+def blocks_of(sizes, width=0):
+    firsts = np.cumsum([0, *sizes]).tolist()
+    return [block_of(size, first, width, rejected=first % 3) for size, first in zip(sizes, firsts, strict=False)]
+
+
+def events_of(blocks):
+    return sorted(
+        event
+        for block in blocks
+        for event in zip(
+            block.batch.user.to_pylist(), block.batch.item.to_pylist(), block.batch.time_micros.tolist(), strict=True
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "joined"),
+    [
+        ([3, 3, 3, 3], [0, 0, 0, 12]),
+        ([9, 9, 9], [0, 18, 0, 9]),
+        ([10, 3, 40, 6, 1], [10, 0, 40, 0, 10]),
+        ([0, 4, 0, 6, 0], [0, 0, 0, 10, 0]),
+        ([0, 0], [0, 0]),
+        ([1] * 25, [*[0] * 9, 10, *[0] * 9, 10, *[0] * 5, 5]),
+    ],
+)
+def test_events_of_small_blocks_wait_and_nothing_else_does(sizes, joined):
+    blocks = blocks_of(sizes)
+    found = list(join_blocks(blocks, 10))
+    assert [len(block.batch) for block in found] == joined
+    assert events_of(found) == events_of(blocks)
+    said = [(block.rejected, block.rows, block.bytes) for block in found]
+    assert said[: len(blocks)] == [(block.rejected, block.rows, block.bytes) for block in blocks]
+    assert said[len(blocks) :] in ([], [((), 0, 0)])
+
+
+def test_wide_rows_are_joined_up_to_some_bytes(monkeypatch):
+    """Each event takes its id of 1,000 bytes, and some 30 more."""
+    monkeypatch.setattr(discovery, "_JOINED_BYTES", 10_000)
+    found = list(join_blocks(blocks_of([4, 4, 4, 4, 20, 1], width=1000), 1_000_000))
+    assert [len(block.batch) for block in found] == [0, 0, 12, 0, 20, 0, 5]
+
+
+def test_what_was_joined_is_not_kept_while_the_next_block_is_read():
+    seen = []
+
+    def read():
+        for first in range(0, 40, 5):
+            assert not [batch for batch in seen if batch() is not None]
+            yield block_of(5, first)
+
+    for block in join_blocks(read(), 10):
+        if len(block.batch):
+            seen.append(weakref.ref(block.batch))
+        del block
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_small_files_are_joined_as_far_as_workers_have_enough_and_read_as_they_are(tmp_path, workers, monkeypatch):
+    monkeypatch.setattr(discovery, "JOINED_ROWS", 100)
+    monkeypatch.setattr(discovery, "_BYTES_PER_ROW", 20)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 300)
+    for number, ending in itertools.product(range(15), WRITERS):
+        WRITERS[ending](tmp_path / f"{number:02}.{ending}", ROWS[10 * number : 10 * number + 6 + number % 5])
+    chunks = find_log_chunks([str(tmp_path)], FIELDS)
+    spread = spread_chunks(chunks, workers)
+    assert [chunk for joined in spread for chunk in joined.chunks] == chunks, "in their order"
+    assert spread_chunks(chunks, workers) == spread, "what was begun ahead is found again"
+    assert 4 * workers <= len(spread) <= len(chunks) // 2
+    share = sum(chunk.bytes for chunk in chunks) // (4 * workers) if workers > 1 else 1 << 30
+
+    def is_small(some):
+        rows = sum(chunk.bytes // 20 if chunk.events is None else chunk.events for chunk in some)
+        return rows <= 100 and sum(chunk.bytes for chunk in some) <= share
+
+    assert all(is_small(joined.chunks) or len(joined.chunks) == 1 for joined in spread)
+    assert not any(is_small((*joined.chunks, after.chunks[0])) for joined, after in itertools.pairwise(spread))
+    events, rejected = read_chunks(chunks, FIELDS)
+    blocks = [block for joined in spread for block in read_joined(joined, FIELDS)]
+    assert events_of(blocks) == sorted(events)
+    assert sum(block.bytes for block in blocks) == sum(chunk.bytes for chunk in chunks)
+    found = [at for block in blocks for part in block.rejected for at in part.positions]
+    assert sorted(found) == sorted(itertools.chain(*rejected.values()))

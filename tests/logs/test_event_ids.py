@@ -1,0 +1,119 @@
+"""What an id is, of single values and of columns; and labels of several values, which never meet and are read again."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_transforms.core.event_batch import MAX_ID_BYTES
+from dp_transforms.logs.event_ids import (
+    EMPTY,
+    MISSING,
+    BadIdError,
+    escaped,
+    fault_reason,
+    id_of_value,
+    ids_of_values,
+    joined_label,
+    joined_labels,
+    label_getter,
+)
+
+GOOD_TEXTS = [b"u", b" ", b"\0", b"\n", b"007", "\N{SNOWMAN}".encode(), b"x" * MAX_ID_BYTES]
+
+
+@pytest.mark.parametrize("value", GOOD_TEXTS)
+def test_an_id_is_kept_as_it_is_spelled(value):
+    texts, faults = ids_of_values(pa.array([value]))
+    assert (texts.to_pylist(), faults.tolist()) == ([value.decode()], [0])
+    assert id_of_value(value, "user") == id_of_value(value.decode(), "user") == value.decode()
+    assert id_of_value(bytearray(value), "user") == id_of_value(np.str_(value.decode()), "user")
+
+
+@given(st.binary(max_size=40) | st.text(max_size=9).map(str.encode))
+def test_bytes_are_one_id_or_none_by_every_way(value):
+    texts, faults = ids_of_values(pa.array([value], pa.binary()))
+    if faults[0]:
+        with pytest.raises(BadIdError, match=f"^{re.escape(fault_reason(faults[0], 'user'))}$"):
+            id_of_value(value, "user")
+    else:
+        assert texts.to_pylist() == [id_of_value(value, "user")]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()])
+def test_columns_of_text_of_any_layout(kind):
+    texts, faults = ids_of_values(pa.array(["b", None, "", "a"], kind))
+    assert texts.to_pylist() == ["b", "", "", "a"]
+    assert faults.tolist() == [0, MISSING, EMPTY, 0]
+
+
+@pytest.mark.parametrize("number", [0, 7, -7, 2**63, -(10**50), np.uint64(2**64 - 1), np.int8(-1)])
+def test_a_whole_number_is_the_text_of_its_digits(number):
+    assert id_of_value(number, "user") == str(number)
+    if abs(int(number)) < 2**63:
+        assert ids_of_values(pa.array([number]))[0].to_pylist() == [str(number)]
+
+
+def test_whole_numbers_have_as_many_digits_as_ids_have_bytes():
+    """Python's own conversion ends at 4,300 digits; a line of JSON may hold more."""
+    assert id_of_value(10 ** (MAX_ID_BYTES - 1), "user") == "1" + "0" * (MAX_ID_BYTES - 1)
+    assert id_of_value(-(10 ** (MAX_ID_BYTES - 2)) - 3, "user") == "-1" + "0" * (MAX_ID_BYTES - 3) + "3"
+    for number in (10**MAX_ID_BYTES, -(10 ** (MAX_ID_BYTES - 1)), 1 << 10_000_000):
+        with pytest.raises(BadIdError, match=r"^user is longer than 16,384 bytes$"):
+            id_of_value(number, "user")
+
+
+VALUES = (
+    st.text(" /\\a", max_size=8) | st.sampled_from(["", "/", " / ", " / / ", "\\/", "/ / / /"]) | st.text(max_size=5)
+)
+ROWS = st.lists(VALUES, min_size=2, max_size=4)
+
+
+def values_of(label):
+    """The inverse of `joined_label`, of two values or more."""
+    return [re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL) for value in label.split(" / ")]
+
+
+@given(ROWS)
+def test_each_label_is_read_again(values):
+    """So two rows of values, of whatever number, never have one label."""
+    assert values_of(joined_label(values)) == values
+    assert joined_label(values[:1]) == values[0]
+
+
+@given(st.lists(ROWS.filter(lambda row: len(row) > 2), min_size=1, max_size=6))
+def test_columns_are_joined_as_rows_are(rows):
+    for width in (2, 3):
+        columns = [escaped(pa.array([row[place] for row in rows], pa.string())) for place in range(width)]
+        labels = columns[0]
+        for column in columns[1:]:
+            labels = joined_labels(labels, column)
+        assert labels.to_pylist() == [joined_label(row[:width]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        (["DE", "page"], "DE / page"),
+        (["DE", "/home/a"], "DE / /home/a"),
+        (["a / b", "c"], r"a \/ b / c"),
+        (["/", "a\\b"], r"\/ / a\\b"),
+        (["a", "", "b"], "a /  / b"),
+        ([" ", "/ / /"], r"  / \/ \/ \/"),
+    ],
+)
+def test_how_labels_look(values, label):
+    assert joined_label(values) == label
+    assert pc.binary_join_element_wise(*(escaped(pa.array([value])) for value in values), " / ").to_pylist() == [label]
+
+
+def test_an_element_without_a_value_has_no_label():
+    label_of = label_getter([lambda element: element[0], lambda element: element[1]])
+    assert label_of(("DE", 7)) == "DE / 7"
+    for element, reason in ((("DE", None), "missing item"), (("", "a"), "empty item"), ((0.5, "a"), "wrong type")):
+        with pytest.raises(BadIdError, match=reason):
+            label_of(element)
