@@ -7,7 +7,7 @@ LOCK := .ci/requirements.lock
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
 # What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
-VERSION_TESTS ?= tests/beam tests/conformance tests/neighbours tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported
+VERSION_TESTS ?= tests/beam tests/conformance tests/core tests/neighbours tests/plan tests/unit tests/ledger tests/test_packaging.py::test_every_module_can_be_imported
 VERSION_EXTRAS := kafka stores
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.
 export PYTHONDONTWRITEBYTECODE :=

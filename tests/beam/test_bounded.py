@@ -15,7 +15,6 @@ from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUT
 from dp_transforms.core.public_items import PublicItems
 from tests.helpers.beam_pipelines import Branches, batches_source, local_pipeline, plain, rebuilt, values
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
@@ -28,6 +27,7 @@ from tests.helpers.small_runs import (
     settings_of,
     small_plan,
 )
+from tests.reference.hits import oracle_reports, oracle_transcript
 
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")

@@ -14,9 +14,9 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports.report_records import RunEnded
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import Arrival, MemoryStream
-from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of, small_plan
 from tests.helpers.stream_runs import CLOCK, Ran, arrivals_of
+from tests.reference.hits import oracle_reports
 
 
 def test_both_clocks_leave_out_what_is_late_and_say_so(tmp_path):

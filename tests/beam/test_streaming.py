@@ -15,8 +15,8 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import EVENTS_READ
 from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, START, batch_of, key_file, ordered_log, small_plan
+from tests.reference.run import reference
 
 
 def paying_for_hits(windows):

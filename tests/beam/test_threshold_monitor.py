@@ -23,8 +23,8 @@ from dp_transforms.core.pack_contributions import contributions_of_events
 from tests.helpers.beam_pipelines import Collected, LocalCounter, holders, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, START, batch_of, key_file, random_log, settings_of, small_plan
+from tests.reference.run import reference
 
 KEYS = ("DE", "FR")
 REPEATED = ("--direct_runner_bundle_repeat=1",)

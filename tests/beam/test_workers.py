@@ -27,7 +27,6 @@ from tests.helpers.beam_pipelines import (
     values,
 )
 from tests.helpers.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
-from tests.helpers.oracle import oracle_reports
 from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import (
     MICROS,
@@ -41,6 +40,7 @@ from tests.helpers.small_runs import (
     settings_of,
     small_plan,
 )
+from tests.reference.hits import oracle_reports
 
 KEY = bytes(range(100, 140))
 # A dry run: else Beam asks Google over the network about the bucket, for minutes where there is none.

@@ -24,13 +24,13 @@ from dp_transforms.runs.records import Part
 from dp_transforms.runs.state_file import StateFile, hold_state
 from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.naming_oracle import oracle_names, reports_of
-from tests.helpers.oracle import Event
-from tests.helpers.pace_oracle import stream_weights
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import SECRET, key_file, settings_of
 from tests.helpers.stored_states import FOLDER, PLANS, go_on
+from tests.reference.budgets import stream_weights
+from tests.reference.contributions import oracle_names, reports_of
+from tests.reference.log import Event
 
 
 class KeysOfParts:

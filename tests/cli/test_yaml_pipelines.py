@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from dp_transforms.beam.release_rows import HeavyHitterRow
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
-from tests.helpers.oracle import Event
 from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import MICROS, key_file
+from tests.reference.log import Event
 
 _START, _HOURS = 1_767_225_600, 6  # 2026-01-01
 

@@ -1,5 +1,5 @@
 """Conformance: every mode, by every driver, however its input is cut, against one slow reference
-(tests/helpers/reference.py).
+(tests/reference).
 
 cuts                the log of the transcripts, cut, ordered, repeated, late, or without its end
 drivers             the doors that users have: replay, worker processes, transform, parts, streams, and one into another

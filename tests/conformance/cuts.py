@@ -6,8 +6,8 @@ import functools
 import random
 from typing import NamedTuple
 
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS
+from tests.reference.log import Event
 from tests.transcripts.cases import HOUR, NIGHTS, START, TOPICS, rows_of
 
 SPAN = 20 * 60  # seconds that a stream is out of order, and that its windows wait

@@ -27,9 +27,9 @@ from tests.helpers import memory_stream
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.parts import Parts
-from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, batch_of, key_file
 from tests.helpers.small_runs import START as SCRIPT_START
+from tests.reference.run import reference
 from tests.transcripts import drivers as transcripts
 from tests.transcripts.cases import DOMAIN, READERS, WRITERS, Mode, calibrated
 from tests.transcripts.cases import MODES as TOLD

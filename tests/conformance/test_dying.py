@@ -28,9 +28,9 @@ from tests.conformance.dying_engine import DyingEngine
 from tests.helpers import memory_stream
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import MemoryPartition
-from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, key_file
 from tests.helpers.trials import trial_of
+from tests.reference.run import reference
 from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
 
 SHARDS = 2

@@ -26,11 +26,12 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_writer import ReportSink
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.naming_oracle import Named, oracle_names, reports_of
-from tests.helpers.oracle import Event, Transcript, oracle_transcript
-from tests.helpers.pace_oracle import Wallet, stream_weights
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
+from tests.reference.budgets import Wallet, stream_weights
+from tests.reference.contributions import Named, oracle_names, reports_of
+from tests.reference.hits import Transcript, oracle_transcript
+from tests.reference.log import Event
 
 STREAM = "events"
 FIELDS = EventFields("user", "item", "time", "us")

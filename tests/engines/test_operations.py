@@ -26,9 +26,9 @@ from tests.engines.stream_case import (
     wait_for_end,
     wait_for_reports,
 )
-from tests.helpers.oracle import items_by_window_and_user
-from tests.helpers.pace_oracle import stream_weights
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, settings_of
+from tests.reference.budgets import stream_weights
+from tests.reference.log import items_by_window_and_user
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

@@ -19,8 +19,8 @@ from tests.engines import needs
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.no_network import no_network
-from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import MICROS, SECRET, ordered_log, settings_of, small_plan
+from tests.reference.hits import oracle_reports
 
 # The threads of a worker end with an error when their engine goes away.
 pytestmark = [needs("prism"), pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")]

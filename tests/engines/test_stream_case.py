@@ -3,9 +3,9 @@
 import pytest
 
 from tests.engines.stream_case import history_case, names_transcript
-from tests.helpers.oracle import oracle_transcript
 from tests.helpers.small_runs import SECRET, settings_of
 from tests.helpers.trials import changed
+from tests.reference.hits import oracle_transcript
 
 
 def test_every_lost_or_doubled_charge_changes_later_reports():

@@ -34,8 +34,8 @@ from tests.engines.conftest import ROOT
 from tests.engines.flink_questions import wait_for_checkpoints
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.no_network import no_network
-from tests.helpers.oracle import oracle_transcript
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, START, settings_of
+from tests.reference.hits import oracle_transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 

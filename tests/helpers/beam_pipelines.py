@@ -20,8 +20,9 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
-from tests.helpers.oracle import Event, oracle_reports
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of
+from tests.reference.hits import oracle_reports
+from tests.reference.log import Event
 
 
 def pairs_of(log: Iterable[Event]) -> list[TimestampedValue]:

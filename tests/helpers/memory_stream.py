@@ -16,8 +16,8 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Polling
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import batch_of
+from tests.reference.log import Event
 
 BROKEN = ("", "", 0)  # a record that cannot be read
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.core_runs import MICROS, START
-from tests.helpers.oracle import Event
+from tests.reference.log import Event
 
 WINDOWS = 6
 _Entry = TypeVar("_Entry")

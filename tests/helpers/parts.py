@@ -14,8 +14,8 @@ from dp_transforms.local.replay import LocalReplay
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_next_state
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import RUN_ID, SECRET, batches_of
+from tests.reference.log import Event
 
 SEALING_KEY = sealing_key(SECRET)
 

@@ -21,9 +21,9 @@ from dp_transforms.plan.records import Rounds
 from tests.helpers.core_runs import START
 from tests.helpers.modes import plan_in_rounds
 from tests.helpers.naming_runs import naming_settings
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
+from tests.reference.log import Event
 
 WINDOWS = 12
 SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)

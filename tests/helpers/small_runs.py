@@ -20,9 +20,9 @@ from dp_transforms.local import replay_table
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode
-from tests.helpers.oracle import Event
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import trial_of
+from tests.reference.log import Event
 
 MICROS = 1_000_000
 MINUTE = 60

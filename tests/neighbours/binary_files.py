@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.fuzz.avro_mutators import PACK, avro_container
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.hostile_lines import MB
 from tests.neighbours.logs import ADDED_USER, Log, iso
+from tests.reference.log import Event
 
 NAMES = ("user", "item", "timestamp")
 _T = (START + 90) * MICROS

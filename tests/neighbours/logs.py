@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START, small_plan
+from tests.reference.log import Event
 
 ADDED_USER = "x'"
 WINDOWS = 6

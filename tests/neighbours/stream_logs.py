@@ -10,10 +10,10 @@ import numpy as np
 
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.logs import USERS
 from tests.neighbours.replayed import Pair
+from tests.reference.log import Event
 
 MILLI = 1000
 CLOCKS = {

@@ -21,7 +21,6 @@ from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, settings_of
 from tests.helpers.trials import changed
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, write_avro, write_parquet
@@ -30,6 +29,7 @@ from tests.neighbours.replayed import Pair, assert_same_pairs
 from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
 from tests.neighbours.text_files import FORMATS, text_of
+from tests.reference.log import Event
 
 HOUR = 3600
 BEFORE = 4  # hours of the schedule before the files come; two more follow

@@ -16,9 +16,9 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam import read_events
 from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.core.event_batch import EventBatch
-from tests.helpers.oracle import Event
 from tests.neighbours.logs import ADDED_USER, PLACES, crowd, iso, place, without_added
 from tests.neighbours.rounds import rounds
+from tests.reference.log import Event
 
 UNITS = ("us", "s", None)
 USER, ITEM, TIME = (operator.attrgetter(name) for name in ("user", "item", "at"))

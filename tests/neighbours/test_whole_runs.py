@@ -22,7 +22,6 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START, key_file, small_plan
 from tests.helpers.stream_runs import Ran
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, odd_cells, write_avro, write_parquet
@@ -31,6 +30,7 @@ from tests.neighbours.logs import WINDOWS, Log, Row, as_json, crowd, iso, place,
 from tests.neighbours.replayed import FIELDS
 from tests.neighbours.stepped import WallClock
 from tests.neighbours.text_files import FORMATS, write, write_members
+from tests.reference.log import Event
 
 
 def mine(body: Any, number: int) -> Any:

@@ -7,9 +7,9 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tests.helpers.oracle import Event
 from tests.neighbours import hostile_lines
 from tests.neighbours.logs import Log, as_csv, as_json, odd_csv_lines, odd_json_lines, tabs
+from tests.reference.log import Event
 
 CSV_HEADER = b"user,item,timestamp"
 

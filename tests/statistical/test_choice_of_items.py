@@ -1,6 +1,6 @@
 """Which items of a user count where it has too many: each subset as often, each window and user by itself. A correct
 choice is rejected with probability at most 1e-6 over the key, which is fixed here. What noise is bound to is exact:
-tests/unit/test_randomness.py."""
+tests/core/test_randomness.py."""
 
 from __future__ import annotations
 

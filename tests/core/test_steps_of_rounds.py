@@ -30,8 +30,6 @@ from dp_transforms.reports.report_records import checked_report
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_state
 from tests.helpers.core_runs import START
 from tests.helpers.modes import units_of_shares
-from tests.helpers.naming_oracle import reports_of
-from tests.helpers.rounds_oracle import RoundsOracle
 from tests.helpers.rounds_runs import (
     WINDOWS,
     at,
@@ -44,6 +42,8 @@ from tests.helpers.rounds_runs import (
 )
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
+from tests.reference.contributions import reports_of
+from tests.reference.rounds import RoundsOracle
 
 
 @pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (6, 35, 1), (3, 120, 1), (7, 30, 3)])

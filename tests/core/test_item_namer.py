@@ -18,10 +18,11 @@ from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.public_items import EmptyItems
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
-from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET, batches_of
 from tests.helpers.trials import changed
+from tests.reference.budgets import replay_weights
+from tests.reference.contributions import oracle_names
 
 
 def published(named, chosen):

@@ -16,9 +16,9 @@ from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_runs import naming_settings, units_of
-from tests.helpers.pace_oracle import Wallet, stream_weights
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trials import changed
+from tests.reference.budgets import Wallet, stream_weights
 
 HOUR, DAY = 3600, 24 * 3600
 
@@ -142,7 +142,7 @@ def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, 
     assert int(got[2][0, 0]) * int(got[1][0, 0]) <= left
     chosen = changed(chosen, rounds=Rounds(block_seconds=60, units=(10**11, units), false_names=0.5))
     weights, costs, payable = BudgetPacing(chosen).choose(np.array([[looks, second]]), *numbers, window)
-    expected = Wallet(left, first, looks_before).choose_with_second(looks, second, window, chosen)
+    expected = Wallet(left, first, looks_before).choose_with_sizing(looks, second, window, chosen)
     assert tuple(zip(weights[0].tolist(), payable[0].tolist(), strict=True)) == expected
     assert sum(paid * cost for paid, cost in zip(payable[0].tolist(), costs[0].tolist(), strict=True)) <= left
 

@@ -20,8 +20,10 @@ from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.public_items import EmptyItems
 from tests.helpers.core_runs import busy_log, close_window, monitor_settings
 from tests.helpers.naming_logs import EVENT, shuffled
-from tests.helpers.oracle import _SingleNoise, integer_of, oracle_reports, oracle_transcript
 from tests.helpers.small_runs import SECRET, batches_of
+from tests.reference.hits import SingleNoise as ReferenceNoise
+from tests.reference.hits import oracle_reports, oracle_transcript
+from tests.reference.log import integer_of
 
 DOMAIN = ("i0", "i2", "i3", "i4", *(f"other-{number}" for number in range(50)))
 
@@ -165,7 +167,7 @@ def test_an_item_that_nobody_holds_is_published_with_the_exact_tail_at_any_thres
     """Also at the last entry of the table, and behind it, where the tail is below 2^-128."""
     chosen = monitor_settings(epsilon=epsilon)
     keys = chosen.stream_keys(SECRET)
-    oracle = _SingleNoise(chosen, keys)
+    oracle = ReferenceNoise(chosen, keys)
     tails = []
     for threshold in range(1, int(100 / epsilon) + 4):
         tails.append(SingleNoise(epsilon, threshold, keys).empty_item_tail())
@@ -201,10 +203,10 @@ def groups_of(held):
 def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders():
     chosen = monitor_settings(threshold=6)
     keys, held = chosen.stream_keys(SECRET), cells()
-    oracle = _SingleNoise(chosen, keys)
+    oracle = ReferenceNoise(chosen, keys)
     passed = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys).may_pass(held)
     wanted = [
-        not users or oracle.may_pass(window, tuple(held.table.hashes[item].tolist()), widened(keys, users))
+        not users or oracle.may_pass(window, tuple(held.table.hashes[item].tolist()), users)
         for window, item, users in zip(held.windows.tolist(), held.items.tolist(), groups_of(held), strict=True)
     ]
     assert passed.tolist() == wanted
@@ -220,20 +222,16 @@ def test_every_cell_that_nobody_holds_passes_the_first_stage(mode):
     assert passed.all() == (mode == "kms21")
 
 
-def widened(keys, users):
-    return [integer_of(row) for row in keys.widen_users(np.array(users, dtype=np.uint64))]
-
-
 def asked(chosen, kinds):
     """The second stage of cells whose users have paid for 0 .. kinds - 1 hits each, and what the oracle draws then."""
     keys, held = chosen.stream_keys(SECRET), cells().select_range(slice(0, 50))
     users, user_of_row = np.unique(held.holders, return_inverse=True)
     paid = {user: number % kinds for number, user in enumerate(users.tolist())}
     hits = np.array(list(paid.values()), dtype=np.uint32)
-    noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), _SingleNoise(chosen, keys)
+    noise, oracle = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys), ReferenceNoise(chosen, keys)
 
     def draw(item, active, holders):
-        return oracle.draw(2, tuple(held.table.hashes[item].tolist()), widened(keys, active), len(holders))
+        return oracle.draw(2, tuple(held.table.hashes[item].tolist()), active, len(holders))
 
     return held, paid, hits, WindowQueries(2, held, user_of_row, hits, chosen, keys, noise), draw
 
