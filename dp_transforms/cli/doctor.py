@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import shlex
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from rich.console import Console
 
 from dp_transforms.checks import nearest, shown, without_secrets
 from dp_transforms.cli import log_fields
-from dp_transforms.cli.log_fields import ADDRESS, DEVICE, IDS, SESSION, Field, Times
+from dp_transforms.cli.log_fields import ADDRESS, DEVICE, SESSION, Field, Times
 from dp_transforms.cli.log_sample import FORMATS, LogSample, sample_log, unpacked
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import READING, Command, Options, fields_of, option
@@ -69,7 +68,7 @@ class Glance(NamedTuple):
     @property
     def is_ready(self) -> bool:
         """Whether the log can be replayed as it is."""
-        are_ids = all(field is not None and field.kind in IDS for field in map(self.chosen.get, ("user", "item")))
+        are_ids = all(field is not None and field.is_id for field in map(self.chosen.get, ("user", "item")))
         return are_ids and self.bounds is not None and not self.nested and not self.sample.faults
 
 
@@ -131,17 +130,9 @@ def look_at(logs: Sequence[str], given: Mapping[str, str], reading: EventFields)
 
 def _bounds(sample: LogSample, time: Field | None, reading: EventFields) -> tuple[int, int] | None:
     """Of the times of 1990 to 2100 that were seen, or that footers of Parquet state."""
-    if time is None or time.times is None or time.times.is_doubtful or time.times.unit == "ns":
+    if time is None or time.times is None or time.times.is_doubtful:
         return None
-    stated: list[Any] = []
-    for footer in filter(None, (each.footer for each in sample.samples)):
-        paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
-        for group in range(footer.num_row_groups if time.name in paths else 0):
-            # Of a column that was read: at the metadata of one that contradict its file Arrow may end the process.
-            found = footer.row_group(group).column(paths.index(time.name)).statistics
-            if found and found.has_min_max:
-                with contextlib.suppress(ValueError, OverflowError):  # a time that Python's calendar has not
-                    stated += [found.min, found.max]
+    stated = [value for each in sample.samples for value in each.stated.get(time.name, ())]
     read = log_fields.read_times(stated, next(iter(time.times.forms), None), reading.time_zone)
     micros = [*time.times.micros.tolist(), *(read.micros.tolist() if read else ())]
     usual = [each for each in micros if log_fields.EARLIEST <= each < log_fields.LATEST]
@@ -188,7 +179,7 @@ def _log_lines(glance: Glance) -> Iterator[str]:
     rows = [("field", "holds", "different", "empty")]
     for field in glance.fields[:_MOST_SHOWN]:
         counts = f"{len(field.counts):,}", f"{field.empty:,}"
-        rows.append((label_text(field.name), field.holds or field.kind, *counts))
+        rows.append((label_text(field.name), field.holds, *counts))
     wide, next_wide = (max(len(row[at]) for row in rows) for at in (0, 1))
     yield from ("", *(f"  {row[0]:{wide}}   {row[1]:{next_wide}}   {row[2]:>9}   {row[3]:>6}" for row in rows))
     if len(glance.fields) > _MOST_SHOWN:
@@ -214,7 +205,7 @@ def _role_line(glance: Glance, role: str) -> str:
         return f"{line}   (numbers that count {found.unit} since 1970 UTC)"
     zone = glance.reading.time_zone or "UTC; if it is local time, look again with --time-zone, such as Europe/Berlin"
     how = "with a zone" if found.has_zone else f"without a zone: read as {zone}"
-    return f"{line}   ({field.kind} {how})"
+    return f"{line}   ({field.holds} {how})"
 
 
 def _faults_of_files(glance: Glance) -> Iterator[str]:
@@ -233,38 +224,35 @@ def _faults_of_files(glance: Glance) -> Iterator[str]:
 
 def _faults_of_fields(glance: Glance) -> Iterator[str]:
     """What is in the way of a role, or may be wrong with it. Holds no cell."""
+    names = {role: label_text(field.name) for role, field in glance.chosen.items() if field}
     user, item, time = (glance.chosen[role] for role in ROLES)
     for role, field in (("user", user), ("item", item)):
-        if field and field.kind not in IDS:
-            yield f"{label_text(field.name)} holds {field.kind}; a {role} must be text or a whole number. Convert it."
+        if field and not field.is_id:
+            yield f"{names[role]} holds {field.holds}; a {role} must be text or a whole number. Convert it."
     if user and user.differs_in_each:
         yield (
-            f"{label_text(user.name)} differs in nearly every row: is it the id of a row? Then nobody is protected: the"
+            f"{names['user']} differs in nearly every row: is it the id of a row? Then nobody is protected: the"
             " guarantee is for one user with all of its events."
         )
     if user and user.holds == log_fields.WITH_PORTS:
-        yield f"{label_text(user.name)} holds {user.holds}: each connection would be a user. Cut the ports off."
+        yield f"{names['user']} holds {user.holds}: each connection would be a user. Cut the ports off."
     if user and user.user_kind in _NOT_PERSONS:
-        yield f"{label_text(user.name)} seems to be {_NOT_PERSONS[user.user_kind]}, so the person is not protected."
-    if item and item.differs_in_each:
-        yield f"{label_text(item.name)} differs in nearly every row: nothing is held by many. Is there a coarser field?"
+        yield f"{names['user']} seems to be {_NOT_PERSONS[user.user_kind]}, so the person is not protected."
     if item and item.is_private:
-        what = f"holds {item.holds}" if item.holds else "is named like a user"
-        yield f"{label_text(item.name)} {what}: items are published, so choose another field."
+        what = "is named like a user" if item.holds in (log_fields.TEXT, log_fields.WHOLE) else f"holds {item.holds}"
+        yield f"{names['item']} {what}: items are published, so choose another field."
     if time and not time.times:
         yield (
-            f"{label_text(time.name)} cannot be read as times. They must be typed, ISO 8601 text, numbers in s, ms or"
-            " us, or of the form that --time-format says, such as '%d.%m.%Y %H:%M' (docs/formats.md)."
+            f"{names['time']} cannot be read as times. They must be typed, ISO 8601 text, numbers in s, ms or us, or of"
+            " the form that --time-format says, such as '%d.%m.%Y %H:%M' (docs/formats.md)."
         )
     if not time or not time.times:
         return
-    if time.times.unit == "ns":
-        yield f"{label_text(time.name)} seems to count nanoseconds, which is no unit here. Make microseconds of them."
-    elif unread := len(time.cells) - time.empty - len(time.times.micros):
-        yield f"{label_text(time.name)}: {unread:,} of {len(time.cells):,} values are no times; such rows are left out."
+    if unread := len(time.cells) - time.empty - len(time.times.micros):
+        yield f"{names['time']}: {unread:,} of {len(time.cells):,} values are no times; such rows are left out."
     clocks = ", ".join(label_text(each.name) for each in glance.fields if each.holds == log_fields.CLOCKS)
     if not time.times.fineness and clocks:
-        yield f"{label_text(time.name)} holds days, and the clock is in {clocks}: join both to one time."
+        yield f"{names['time']} holds days, and the clock is in {clocks}: join both to one time."
 
 
 def _command_lines(glance: Glance, logs: Sequence[str], more_items: Sequence[str]) -> Iterator[str]:

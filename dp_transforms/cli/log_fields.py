@@ -1,9 +1,8 @@
 """What the fields of a log hold, and which may be user, item and time: by type, a short list of names, and values.
 
-The user is a person before an account, a device, an address of the network and a session: what is protected is one user
-with all of its events. Items are published, so an item is proposed only if its name says that it is one, and never an
-address, an e-mail, a person or a token. Where that does not decide, nothing is proposed: a wrong guess is worse than a
-question.
+Where that does not decide, nothing is proposed: a wrong guess is worse than a question. The user is a person before an
+account, a device, an address of the network and a session: what is protected is one user with all of its events. Items
+are published, so an item is never an address, an e-mail, a person or a token.
 """
 
 from __future__ import annotations
@@ -25,49 +24,10 @@ from dp_transforms.logs import time_formats, times
 Path = tuple[str, ...]  # the name of a field; of one inside of objects, all names from the outermost on
 Reading = tuple[str | None, str | None, str | None]  # unit, form and zone of times, of `EventFields`
 
-IDS = TEXT, WHOLE = ("text", "whole number")
-NUMBER, MOMENT, NOTHING, OTHER = "number", "timestamp", "nothing", "lists, objects or several kinds of values"
-_KINDS = {str: TEXT, uuid.UUID: TEXT, int: WHOLE, float: NUMBER, datetime.datetime: MOMENT, datetime.date: "date"}
-_MIXED = {frozenset({TEXT, WHOLE}): TEXT, frozenset({NUMBER, WHOLE}): NUMBER}
-_DEPTH, _MOST_FIELDS = 3, 200
-_LONG = 200  # characters: no time or address has so many, and a hostile cell may have a million
-_ENOUGH_ROWS = 50  # to say that a field has the same value in most of them, or another one in each
-
-# Words of names. Of several kinds of users the last one counts: client_ip is an address.
-_PLAIN_USERS = "user|usr|uid|userid"
-_USERS = {
-    "person": f"{_PLAIN_USERS}|visitor|customer|member|reader|viewer|listener|subscriber|person|player|patient|employee"
-    "|passenger|student|buyer|voter|sender|caller|follower|(?:visitor|customer)id|nutzer|benutzer|kunden?|leser"
-    "|kundennummer|besucher|utilisateur|usuario|cliente",
-    "account": "account|login|username|profile|household|email|mail|actor|performer|contributor|distinct|konto",
-    "device": "device|cookie|browser|phone|pseudo|anon|anonymous|fingerprint|instance|imei|idfa|gaid|full ?visitor"
-    "|idvisitor|client ?id|anonymousid|domain userid|network userid",
-    "address": "ips?|ipv|addr|address|(?:client|remote|source|user) ?(?:ip|host)|forwarded",
-    "session": "session|sessionid|sid|visit|visitid|idvisit|jsessionid|phpsessid|sitzung",
-}
-_, ACCOUNT, DEVICE, ADDRESS, SESSION = _USERS
-_USER_WORDS = "|".join(_USERS.values())
-_ITEMS = (  # the first one of these that a log has is proposed
-    "item|itemid|product|productid|produkt|sku|asin|article|artikel|artikelnummer|story|news|movie|movieid|film|video"
-    "|track|song|book|business|repo|page|seite|title|titel|path|uri|url|query|search|keyword|suche|document|content"
-    "|beitrag|post|topic|category|tag|channel|link|href"
-)
-_TIMES = (
-    "time|timestamp|ts|tstamp|date|datetime|day|at|when|created|occurred|logged|epoch|utc|zeit|zeitpunkt|zeitstempel"
-    "|datum|uhrzeit|heure|fecha|hora"
-)
-_OTHER_TIMES = (  # than that of the event
-    "first|last|previous|prev|signup|birth|birthday|expires|expiry|updated|modified|deleted|end|ended|until|registered"
-    "|released|published|due|joined|etl|sent|received|upload|user|customer|session|visitor|install|load|processed"
-    "|ingest|original|uuid|refr|true|closed|shipped|delivered"
-)
-_NEITHER = (  # what is said of users, items and servers
-    "type|kind|class|segment|group|role|level|tier|plan|status|state|country|city|region|language|lang|locale|gender|sex"
-    "|age|birth|year|model|os|brand|version|platform|count|total|sum|score|rating|amount|price|quantity|size|length"
-    "|duration|latency|elapsed|bytes|method|protocol|referer|referrer|agent|server|service|upstream|backend"
-    "|destination|ssl|flag|is|has|casual|position|rank|depth|width|height|s ip|cs cookie"
-)
-_SHAPES = {
+TEXT, WHOLE, NUMBER = "text", "whole number", "number"
+NOTHING, OTHER = "nothing", "lists, objects or several kinds of values"
+_KINDS = {str: TEXT, uuid.UUID: TEXT, int: WHOLE, float: NUMBER, datetime.datetime: "timestamp", datetime.date: "date"}
+_SHAPES = {  # of texts
     "clock times": r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?",
     "addresses with ports": r"\d{1,3}(?:\.\d{1,3}){3}:\d{1,5}|\[[\da-f:.]+\]:\d{1,5}",
     "addresses of the network": rf"(?:{IP_ADDRESS})(?:/\d+)?|(?:[\da-f]{{2}}[:-]){{5}}[\da-f]{{2}}",
@@ -75,16 +35,46 @@ _SHAPES = {
     "tokens": r"[\da-f]{8}-?(?:[\da-f]{4}-?){3}[\da-f]{12}|[\da-f]{16,}",
 }
 CLOCKS, WITH_PORTS, ADDRESSES, EMAILS, TOKENS = _SHAPES
+_IDS = (TEXT, WHOLE, *_SHAPES)
+_DEPTH, _MOST_FIELDS = 3, 200
+_LONG = 200  # characters: no time or address has so many, and a hostile cell may have a million
+_ENOUGH_ROWS = 50  # to say that a field has the same value in most of them, or another one in each
+
+# What the last word of a name says, without its ending: a client_ip is an address, and a user_agent is no user.
+_ENDINGS = {"id", "name", "key", "hash", "nr", "number", "stem", "location"}
+_PLAIN = {"user", "usr", "uid"}
+_PERSONS = (
+    "visitor|customer|member|reader|viewer|listener|subscriber|player|patient|buyer|person|employee|student|leser"
+)
+_USERS = {  # the likeliest first
+    "person": {*_PLAIN, *_PERSONS.split("|")},
+    "account": {"account", "login", "username", "email", "mail", "actor", "profile"},
+    "device": {"device", "cookie", "browser", "pseudo", "anon", "anonymous", "fingerprint"},
+    "address": {"ip", "addr", "address"},
+    "session": {"session", "sid", "visit"},
+}
+_, ACCOUNT, DEVICE, ADDRESS, SESSION = _USERS
+_SERVERS = {"s", "server", "service", "upstream", "backend", "destination"}  # whose addresses are no users
+_ORDER = (  # the first one of these that a log has is proposed as the item
+    "item|product|sku|article|story|movie|film|video|track|song|book|repo|page|seite|title|path|uri|url|query|keyword"
+    "|content|post|topic|category|tag|channel|link|request"
+)
+_ITEMS = _ORDER.split("|")
+_TIMES = {"time", "timestamp", "ts", "date", "datetime", "day", "at", "when", "created", "epoch", "utc", "zeitpunkt"}
+_OTHERS = (  # words of other times than that of the event
+    "first|last|updated|modified|deleted|ended|end|until|expires|expiry|birth|registered|released|published|joined"
+    "|processed|ingest|upload|user|customer|session"
+)
+_OTHER_TIMES = {*_OTHERS.split("|")}
 
 EARLIEST, LATEST = 631_152_000_000_000, 4_102_444_800_000_000  # 1990 and 2100
-UNITS = {"s": 1_000_000, "ms": 1000, "us": 1, "ns": 0.001}  # of numbers, in microseconds; no run reads the last one
+UNITS = {"s": 1_000_000, "ms": 1000, "us": 1}  # of numbers, in microseconds
 _DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d"),
     *(mark.join(order) for mark in "./-" for order in (("%d", "%m", "%y"), ("%m", "%d", "%y"), ("%y", "%m", "%d"))),
     *("%d/%b/%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%a, %d %b %Y"),
 )
-_CLOCK_FORMS = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M%p", "%H%M%S")
-_YEAR_AT_THE_END = ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y")
+_CLOCK_FORMS = ("", "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M %p", "%I:%M:%S %p")
 
 
 class Times(NamedTuple):
@@ -108,14 +98,13 @@ class Times(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A field of all records. cells: of each record. counts: of its values, but for empty ones; none of OTHER. holds:
-    one of the shapes, that of nearly all values."""
+    """A field of all records. cells: of each record. holds: their kind, or the shape of nearly all texts. counts: of
+    values that are not empty; none of OTHER."""
 
     path: Path
-    kind: str
     cells: list[Any]
+    holds: str
     counts: Counter[Any]
-    holds: str | None
     times: Times | None
 
     @property
@@ -126,15 +115,26 @@ class Field(NamedTuple):
     def empty(self) -> int:
         return sum(cell is None or cell == "" for cell in self.cells)
 
-    def said(self, words: str) -> list[str]:
-        """Those of these words that its name has."""
+    @property
+    def words(self) -> list[str]:
         split = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", self.name)
-        return re.findall(rf"\b(?:{words})\b", re.sub(r"[\W\d_]+", " ", split).lower())
+        return re.sub(r"[\W\d_]+", " ", split).lower().split()
+
+    @property
+    def about(self) -> set[str]:
+        """The last word of its name, and the last one without an ending."""
+        *_, whole = ["", *self.words]
+        *_, last = ["", *(word for word in self.words if word not in _ENDINGS)]
+        return {whole, last, last.removesuffix("id")}
+
+    @property
+    def is_id(self) -> bool:
+        return self.holds in _IDS
 
     @property
     def is_time(self) -> bool:
         """Numbers of ten digits may be ids: only their name says that they are times."""
-        return self.times is not None and (self.times.unit is None or bool(self.said(_TIMES)))
+        return self.times is not None and (self.times.unit is None or not _TIMES.isdisjoint(self.words))
 
     @property
     def differs_in_each(self) -> bool:
@@ -143,11 +143,12 @@ class Field(NamedTuple):
     @property
     def user_kind(self) -> str | None:
         """What kind of user it tells apart, such as ADDRESS; None if nothing says that it does."""
-        if self.said(f"{_NEITHER}|{_ITEMS}"):
+        if not _SERVERS.isdisjoint(self.words):
             return None
-        of_values = {WITH_PORTS: ADDRESS, ADDRESSES: ADDRESS, EMAILS: ACCOUNT}.get(self.holds or "")
-        kinds = [kind for kind, words in _USERS.items() if self.said(words) or kind == of_values]
-        return kinds[-1] if kinds else None
+        if self.holds in (WITH_PORTS, ADDRESSES):
+            return ADDRESS
+        of_name = next((kind for kind, words in _USERS.items() if words & self.about), None)
+        return of_name or (ACCOUNT if self.holds == EMAILS else None)
 
     @property
     def is_private(self) -> bool:
@@ -174,12 +175,12 @@ def _leaves(record: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path,
 
 def _field(path: Path, cells: list[Any], reading: Reading) -> Field:
     values = [cell for cell in cells if cell is not None and cell != ""]
-    kinds = frozenset(_KINDS.get(type(value), OTHER) for value in values) or frozenset({NOTHING})
-    kind = next(iter(kinds)) if len(kinds) == 1 else _MIXED.get(kinds, OTHER)
+    kinds = {_KINDS.get(type(value), OTHER) for value in values} or {NOTHING}
+    kind = kinds.pop() if len(kinds) == 1 else TEXT if kinds == {TEXT, WHOLE} else OTHER
     if kind in (OTHER, NOTHING):
-        return Field(path, kind, cells, Counter(), None, None)
+        return Field(path, cells, kind, Counter(), None)
     counts = Counter(values)
-    return Field(path, kind, cells, counts, _shape(counts) if kind == TEXT else None, _times(kind, values, reading))
+    return Field(path, cells, (_shape(counts) if kind == TEXT else None) or kind, counts, _times(kind, values, reading))
 
 
 def _shape(counts: Counter[Any]) -> str | None:
@@ -200,7 +201,7 @@ def _times(kind: str, values: list[Any], reading: Reading) -> Times | None:
     numbers = np.array([float(text) for value in values if re.match(times.NUMBER, text := str(value)[:_LONG])])
     for name, micros in UNITS.items():
         if ((numbers * micros >= EARLIEST) & (numbers * micros < LATEST)).sum() >= 0.9 * len(values):
-            return read_times(values, name, zone) if name != "ns" else Times((name,), np.zeros(0, np.int64), 3, True)
+            return read_times(values, name, zone)
     likely = dict.fromkeys(form for value in values[:3] if kind == TEXT for form in _likely_forms(str(value)[:_LONG]))
     found = [read for form in likely if (read := read_times(values, form, zone))]
     most = max((len(read.micros) for read in found), default=0)
@@ -226,11 +227,10 @@ def read_times(values: list[Any], form: str | None, zone: str | None) -> Times |
 
 
 def _likely_forms(text: str) -> Iterator[str]:
-    yield from (form for form in _YEAR_AT_THE_END if re.match(time_formats.pattern_of(form)[0], text))
     begin, end = ("[", "]") if text.startswith("[") else ("", "")
     for date in _DATES:
         if re.match(time_formats.pattern_of(begin + date)[0].removesuffix("$"), text):
-            for joint, clock, zone in itertools.product((" ", ", ", "T", ":", ""), _CLOCK_FORMS, ("", " %z", "%z")):
+            for joint, clock, zone in itertools.product((" ", ", ", "T", ":"), _CLOCK_FORMS, ("", " %z", "%z")):
                 form = f"{begin}{date}{joint if clock else ''}{clock}{zone}{end}"
                 if re.match(time_formats.pattern_of(form)[0], text):
                     yield form
@@ -239,77 +239,61 @@ def _likely_forms(text: str) -> Iterator[str]:
 Choice = tuple[Field | None, list[Field]]  # None where it must be asked; the fields that were weighed, likeliest first
 
 
-def _choice(
-    found: Sequence[Field],
-    rank: Callable[[Field], Any],
-    are_the_same: Callable[[Field, Field], bool],
-    others: Sequence[Field],
-) -> Choice:
+def _choice(found: Sequence[Field], rank: Callable[[Field], Any], others: Sequence[Field]) -> Choice:
     """The first one by rank, unless another one is as good. others: what to ask for if nothing was found."""
     if not found:
         return None, [*others]
     found = sorted(found, key=rank)
-    is_clear = all(are_the_same(found[0], field) for field in found if rank(field) == rank(found[0]))
+    is_clear = all(field.cells == found[0].cells for field in found if rank(field) == rank(found[0]))
     return (found[0] if is_clear else None), found
 
 
 def choose_time(fields: Sequence[Field]) -> Choice:
     """The finest one that is full. What is named for another time than that of the event is the last resort."""
 
-    def rank(field: Field) -> tuple[bool, ...]:
+    def rank(field: Field) -> tuple[Any, ...]:
         assert field.times is not None
-        is_full, is_other = 10 * len(field.times.micros) >= 9 * len(field.cells), bool(field.said(_OTHER_TIMES))
-        is_day, is_named = not field.times.fineness, bool(field.said(_TIMES))
-        finer = (field.times.fineness < 2, field.times.fineness < 3)
-        return len(field.path) > 1, not is_full, is_other, is_day, not is_named, *finer
+        is_full = 10 * len(field.times.micros) >= 9 * len(field.cells)
+        is_other, is_named = not _OTHER_TIMES.isdisjoint(field.words), not _TIMES.isdisjoint(field.words)
+        fineness = field.times.fineness
+        return len(field.path), not is_full, is_other, not fineness, not is_named, -fineness
 
-    def are_the_same(one: Field, other: Field) -> bool:
-        """To the second."""
-        first, second = (field.times.micros if field.times else np.zeros(0) for field in (one, other))
-        return len(first) == len(second) and bool((np.abs(first - second) < 1_000_000).all())
-
-    odd = [field for field in fields if field.times or field.said(_TIMES)]
-    return _choice([field for field in odd if field.is_time], rank, are_the_same, odd)
+    odd = [field for field in fields if field.times or not _TIMES.isdisjoint(field.words)]
+    return _choice([field for field in odd if field.is_time], rank, odd)
 
 
 def choose_user(fields: Sequence[Field]) -> Choice:
-    """The best kind, and of it what is named a user. Not what has one value for most rows, which tells nobody apart."""
+    """The best kind, and of it what is named a user. Not what has one value for most rows, which tells nobody apart,
+    nor an address that no two rows share, which may be that of a request."""
 
-    def whose(field: Field) -> set[str]:
-        """Its words but for those that user_id and user_name may have."""
-        return {*field.said(r"\w+")} - {"id", "name", "login", "nr", "number", "key", "hash", "display", "cs"}
-
-    def rank(field: Field) -> tuple[int, bool, bool]:
-        is_plain = whose(field) <= {*_PLAIN_USERS.split("|")}
-        return list(_USERS).index(field.user_kind or SESSION), field.holds == WITH_PORTS, not is_plain
+    def rank(field: Field) -> tuple[Any, ...]:
+        is_plain = {*field.words} - _ENDINGS - {"cs"} <= {*_PLAIN, "userid", "username"}
+        kind = list(_USERS).index(field.user_kind or SESSION)
+        return kind, field.holds == WITH_PORTS, len(field.path), not is_plain, "login" not in field.words
 
     def tells_apart(field: Field) -> bool:
-        rows = len(field.cells)
-        is_one = 2 * max(field.empty, *field.counts.values(), 0) >= rows
-        is_row_id = field.user_kind == ADDRESS and field.holds is None and field.differs_in_each  # of a request
-        return rows < _ENOUGH_ROWS or not (is_one or is_row_id)
+        is_one = 2 * max(field.empty, *field.counts.values(), 0) >= len(field.cells)
+        is_row_id = field.user_kind == ADDRESS and field.holds not in (ADDRESSES, WITH_PORTS) and field.differs_in_each
+        return len(field.cells) < _ENOUGH_ROWS or not (is_one or is_row_id)
 
-    ids = [field for field in fields if field.kind in IDS and field.holds != CLOCKS and not field.is_time]
-    ids.sort(key=lambda field: (len(field.path), -len(field.said(_USER_WORDS)), not field.said("id")))
+    ids = [field for field in fields if field.is_id and field.holds != CLOCKS and not field.is_time]
     users = [field for field in ids if field.user_kind and tells_apart(field)]
-    others = [field for field in ids if len(field.counts) > 1]
-    return _choice(users, rank, lambda one, other: whose(one) == whose(other) or one.cells == other.cells, others)
+    return _choice(users, rank, [field for field in ids if len(field.counts) > 1])
 
 
 def choose_item(fields: Sequence[Field]) -> Choice:
     """The first one by the list of words. Not what differs in each row: nothing is held by many there."""
-    order = [*_ITEMS.split("|"), "request"]
 
-    def rank(field: Field) -> tuple[int, ...]:
-        first = min(map(order.index, field.said("|".join(order))))
-        is_name, is_id = (bool(field.said(words)) for words in ("name|title|path|stem", "id"))
-        is_sparse, is_exact = 10 * field.empty > len(field.cells), field.name.lower() == order[first]
-        return len(field.counts) < 2, is_sparse, len(field.path) > 1, first, not is_exact, not is_name, not is_id
+    def rank(field: Field) -> tuple[Any, ...]:
+        first = min(_ITEMS.index(word) for word in field.about if word in _ITEMS)
+        is_sparse, is_exact = 10 * field.empty > len(field.cells), field.name.lower() == _ITEMS[first]
+        is_named = not {"name", "title", "path"}.isdisjoint(field.words)
+        return len(field.counts) < 2, is_sparse, len(field.path), first, not is_exact, not is_named, field.name
 
-    public = [field for field in fields if field.kind in IDS and not field.is_private and not field.is_time]
-    public = [field for field in public if field.holds != CLOCKS and not field.said(f"{_NEITHER}|{_USER_WORDS}")]
-    items = [field for field in public if field.said("|".join(order)) and not field.differs_in_each]
-    return _choice(items, rank, lambda *_: True, [field for field in public if len(field.counts) > 1])
+    public = [field for field in fields if field.is_id and not field.is_private and not field.is_time]
+    public = [field for field in public if field.holds != CLOCKS]
+    items = [field for field in public if not field.about.isdisjoint(_ITEMS) and not field.differs_in_each]
+    return _choice(items, rank, [field for field in public if len(field.counts) > 1])
 
 
 CHOOSE = {"user": choose_user, "item": choose_item, "time": choose_time}

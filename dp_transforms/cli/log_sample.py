@@ -7,18 +7,18 @@ for the operator's eyes and decides nothing of a run, so libraries read it in pl
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import glob
 import gzip
 import io
-import itertools
 import json
 import os
 import re
 import shlex
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -44,7 +44,6 @@ IP_ADDRESS = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}|(?=[^ ]*::|(?:[^ :]*:){7})(?=[^ ]*[
 _NOT_UTF8 = "not UTF-8 text; if it is Latin-1 (or Windows-1252): iconv -f latin1 -t utf-8 OLD > NEW"
 _NO_ROW = "quote that is open, or text behind a closing one (in Spark: .option('escape', '\"'))"
 _A_CELL = r"[+-]?[0-9]+(?:\.[0-9]+)?|https?://.*|/.*|[^@\s]+@[^@\s]+"  # and no name of a field
-_NO_SEPARATORS = ("::", " ")  # which other programs write, and no run reads
 _ROWS = 1000  # at an end
 _HEAD_BYTES, _TAIL_BYTES, _AHEAD_BYTES = 1 << 20, 256 << 10, 64 << 10
 _MOST_FIELDS = 100  # of Parquet: of a stored file each takes requests
@@ -54,7 +53,8 @@ _CALENDAR = datetime.datetime(1, 1, 2), datetime.datetime(9999, 12, 31)
 
 class FileSample(NamedTuple):
     """records: those that are not broken. rows: how many were looked at. broken: rows by reason. sees_end: whether some
-    are at its end. separator: of CSV, None for that of its ending. footer: of Parquet."""
+    are at its end. separator: of CSV, None for that of its ending. stated: by the name of a column of Parquet the least
+    and the largest values that its footer states."""
 
     path: str
     records: list[dict[str, Any]]
@@ -62,7 +62,7 @@ class FileSample(NamedTuple):
     broken: Counter[str]
     sees_end: bool
     separator: str | None = None
-    footer: Any = None
+    stated: Mapping[str, list[Any]] = {}
 
 
 class LogSample(NamedTuple):
@@ -121,7 +121,8 @@ def _parquet(path: str, stored: StoredFile | None, most: int) -> FileSample:
         names = [name for name in file.schema_arrow.names if name not in unread][:_MOST_FIELDS]
         batch = next(file.iter_batches(most, columns=names), None)
         rows = [] if batch is None else pa.table([*map(_plain, batch)], batch.schema.names).to_pylist()
-    return FileSample(path, [row | unread for row in rows], len(rows), Counter(), True, footer=file.metadata)
+        stated = {name: _stated(file.metadata, name) for name in names if _may_be_times(kinds[name])}
+    return FileSample(path, [row | unread for row in rows], len(rows), Counter(), True, stated=stated)
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -135,6 +136,22 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.cast(pa.binary()) if is_text_type(column.type) else column
 
 
+def _may_be_times(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _stated(footer: Any, name: str) -> list[Any]:
+    """Of a column that was read: at the metadata of one that contradict its file Arrow may end the process."""
+    at = next(at for at in range(footer.num_columns) if footer.schema.column(at).path == name)
+    found: list[Any] = []
+    for group in range(footer.num_row_groups):
+        statistics = footer.row_group(group).column(at).statistics
+        if statistics and statistics.has_min_max:
+            with contextlib.suppress(ValueError, OverflowError):  # a time that Python's calendar has not
+                found += [statistics.min, statistics.max]
+    return found
+
+
 def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
     import fastavro
 
@@ -146,21 +163,14 @@ def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
         fields = avro_schema.record_schema(path, header.schema).branches
         refused = {name: () for name, branches in fields.items() if "enum" in dict(branches)}  # no run reads these
         schema = fastavro.parse_schema(json.loads(header.schema))
-
-        def records_from(begin: int) -> Iterator[Any]:
-            for frame in avro.frames(file, header, begin):
-                data = avro.unpacked(file, header, frame)
-                stream = io.BytesIO(data)
-                for _ in range(min(frame.records, len(data))):  # a record without a byte says nothing
-                    yield fastavro.schemaless_reader(stream, schema, None) | refused
-
-        records, sees_end = [*itertools.islice(records_from(header.end), 2 * most + 1)], True
-        if len(records) > 2 * most:
-            begin = file.seek(max(header.end, log_size(path, stored) - _TAIL_BYTES))
-            mark = file.read(_TAIL_BYTES).find(header.sync)  # which ends each block
-            tail = deque(records_from(begin + mark + len(header.sync)), most) if mark >= 0 else ()
-            records, sees_end = [*records[:most], *tail], bool(tail)
-    return FileSample(path, records, len(records), Counter(), sees_end)
+        records: list[dict[str, Any]] = []
+        for frame in avro.frames(file, header, header.end):
+            stream = io.BytesIO(data := avro.unpacked(file, header, frame))
+            for _ in range(min(frame.records, len(data), most + 1 - len(records))):  # without a byte it says nothing
+                records.append(fastavro.schemaless_reader(stream, schema, None) | refused)
+            if len(records) > most:
+                break
+    return FileSample(path, records[:most], min(len(records), most), Counter(), len(records) <= most)
 
 
 def _json(path: str, stored: StoredFile | None, most: int) -> FileSample:
@@ -184,11 +194,7 @@ def _csv(path: str, stored: StoredFile | None, most: int, separator: str | None)
     """Each line is judged by itself, as a run does it: a quote that is left open swallows no row of another user."""
     texts, broken, sees_end = _lines(path, stored, most)
     usual = delimiter_of(path, None)
-    likely = _likely_mark(texts, (usual, ",", ";", "\t", "|")) or _likely_mark(texts, _NO_SEPARATORS)
-    used = separator or likely or usual
-    if used in _NO_SEPARATORS:
-        remedy = f"{unpacked(path)} | sed 's/{used}/\\t/g' > NEW.tsv"
-        raise EventFileError(path, f"'{used}' is between its cells. Make tabs of them: {remedy}")
+    used = separator or max((usual, *",;\t|"), key=lambda mark: _cells_alike(texts, mark))
     names, *rows = [_cells(text, used) for text in texts] or [[]]
     if texts and not names:
         raise EventFileError(path, "its first line has a broken quote. Let it begin with the names of its fields.")
@@ -199,15 +205,10 @@ def _csv(path: str, stored: StoredFile | None, most: int, separator: str | None)
     return FileSample(path, records, len(rows), +broken, sees_end, None if used == usual else used)
 
 
-def _likely_mark(texts: Sequence[str], marks: Sequence[str]) -> str | None:
-    """The first one by which most lines have as many cells as the header, and not only one."""
-
-    def score(mark: str) -> tuple[int, int]:
-        widths = [len(_cells(text, mark)) for text in texts[:100]]
-        return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
-
-    likely = max(marks, key=score)
-    return likely if score(likely)[0] else None
+def _cells_alike(texts: Sequence[str], mark: str) -> tuple[int, int]:
+    """How many lines have by this mark as many cells as the header, and how many these are, if not only one."""
+    widths = [len(_cells(text, mark)) for text in texts[:100]]
+    return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
 
 
 def _check_names(path: str, names: Sequence[str], rows: Sequence[Sequence[str]], separator: str) -> None:
@@ -232,8 +233,6 @@ def _check_names(path: str, names: Sequence[str], rows: Sequence[Sequence[str]],
 
 def _cells(text: str, separator: str) -> list[str]:
     """None of a line that is no row."""
-    if separator in _NO_SEPARATORS:
-        return text.split(separator)
     try:
         return next(csv.reader([text], delimiter=separator, strict=True), [])
     except csv.Error:
@@ -256,8 +255,6 @@ def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], 
         raise EventFileError(path, "it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW")
     if b"\r" in head.strip() and b"\n" not in head.strip():
         raise EventFileError(path, f"its lines end in carriage returns alone: {unpacked(path)} | tr '\\r' '\\n' > NEW")
-    if head.startswith((b"#Version:", b"#Software:", b"#Fields:")) and (remedy := as_csv(path)):
-        raise EventFileError(path, remedy)
     lines, last = ([line.rstrip(b"\r") for line in part.split(b"\n") if line.strip()] for part in (head, tail))
     if is_large or len(lines) > 2 * most:
         lines = lines[:most] + (last if is_large else lines)[-most:]
@@ -273,8 +270,8 @@ def unpacked(*paths: str) -> str:
 
 
 def as_csv(source: str) -> str | None:
-    """How a log of a web server becomes one that can be read, for a shell of any locale, whatever bytes it has; None
-    where that is not known. source: a local file, or a folder or glob of some."""
+    """How an access log of a web server becomes CSV, for a shell of any locale, whatever bytes it has; None where that
+    is not known. source: a local file, or a folder or glob of some."""
     found = [source] if os.path.isfile(source) else sorted([*glob.glob(source), *glob.glob(f"{glob.escape(source)}/*")])
     path = next(filter(os.path.isfile, found), None)
     if path is None:
@@ -283,25 +280,16 @@ def as_csv(source: str) -> str | None:
         lines = [line for line in file.read(_HEAD_BYTES).decode("latin1").split("\n")[:_ROWS] if line.strip()]
     if lines and re.match(r'\{\s*"', lines[0]):
         return f"it is JSON lines. Let its name say so: {unpacked(path)} > access.jsonl"
-    names = next((line.split()[1:] for line in lines if line.startswith("#Fields:")), [])
-    if {"date", "time", "c-ip", "cs-uri-stem"} <= set(names):  # the W3C's form, of IIS and CloudFront
-        day, clock, user, page = (names.index(name) + 1 for name in ("date", "time", "c-ip", "cs-uri-stem"))
-        program = f'!/^#/ {{print ${user}","${day}"T"${clock}"Z,\\""${page}"\\""}}'
-    elif lines and re.match(r"[0-9]{9,10}\.[0-9]{3} +-?[0-9]+ [^ ]+ [A-Z_]+/[0-9]+ ", lines[0]):  # Squid's own form
-        program = '$4 ~ /^[A-Z_]+\\/[0-9]+$/ {print $3","$1",\\""$7"\\""}'
-    else:
-        lines = [line for line in lines if re.match(r'[^"]*"[A-Z]+ [^ "]', line)]  # the request is the first quote
-        words, parts = [re.findall(r"[^ \t]+", line) for line in lines], [re.split(r"[][]", line) for line in lines]
-        clock_shape = r"(?:[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}[: ]|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ])[0-9]{2}:"
-        bracket, word = _place(parts, clock_shape), _place(words, clock_shape)
-        if not bracket and not word:
-            return None
-        user = _place(words, rf"(?:{IP_ADDRESS})(?::[0-9]+)?$") or 1
-        program = (
-            rf'{{split($0, b, /[][]/); split($0, q, "\""); split(q[2], r, " "); a = ${user};'
-            r' if (a ~ /^[0-9.]+:[0-9]+$/) sub(/:.*/, "", a)} r[1] ~ /^[A-Z]+$/ && r[2] != ""'
-            rf' {{print a","{f"b[{bracket}]" if bracket else f"${word}"}",\""r[2]"\""}}'
-        )
+    lines = [line for line in lines if re.match(r'[^"]*"[A-Z]+ [^ "]', line)]  # the request is the first quote
+    clock = _place([re.split(r"[][]", line) for line in lines], r"[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}[: ][0-9]{2}:")
+    if not clock:
+        return None
+    user = _place([re.findall(r"[^ \t]+", line) for line in lines], rf"(?:{IP_ADDRESS})(?::[0-9]+)?$") or 1
+    program = (
+        rf'{{split($0, b, /[][]/); split($0, q, "\""); split(q[2], r, " "); a = ${user};'
+        r" if (a ~ /^[0-9.]+:[0-9]+$/) sub(/:.*/, "
+        rf'"", a)}} r[1] ~ /^[A-Z]+$/ && r[2] != "" {{print a","b[{clock}]",\""r[2]"\""}}'
+    )
     read = f"gzip -cdf {shlex.quote(path)}"  # with -f also what is not packed
     return f"make CSV of it: (echo address,time,path; {read} | LC_ALL=C awk {shlex.quote(program)}) > access.csv"
 

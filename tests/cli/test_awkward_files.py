@@ -13,7 +13,7 @@ from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports import read_report_file
-from tests.cli.printed_commands import command_of
+from tests.cli.test_doctor import command_of
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_here import shh
