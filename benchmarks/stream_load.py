@@ -91,8 +91,8 @@ def run(*, quick: bool = False, minutes: float = 10.0, rates: Sequence[int] = ()
     console = Console(stderr=True)
     try:
         java()
-        for name, target in ((KAFKA_LIBRARIES, "kafka"), (FLINK_LIBRARIES, "flink"), (JOB_SERVER_JAR, "flink")):
-            engine_file(name, target)
+        for name in (KAFKA_LIBRARIES, FLINK_LIBRARIES, JOB_SERVER_JAR):
+            engine_file(name)
     except EngineError as error:
         console.print(f"stream_load is left out: {error}")
         return []

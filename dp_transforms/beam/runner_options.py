@@ -47,7 +47,7 @@ _MAGIC_MASTERS = (LOCAL_FLINK, "[auto]")  # Beam's default is the second; its jo
 RESUMES = ("savepoint_path", "update")  # the options that name the state to go on from: Flink's, Dataflow's
 JOB_SERVER_JAR = "flink-job-server.jar"
 PRISM_VERSION = "v2.77.0"
-ON_LOOPBACK_MARK = f".prism-{PRISM_VERSION}-on-loopback"  # `make prism` makes it last, beside the binary
+ON_LOOPBACK_MARK = f".prism-{PRISM_VERSION}-on-loopback"  # `make engines` makes it last, beside the binary
 _LAUNCHED = "FLEX_TEMPLATE_PYTHON_PY_FILE"  # names the program to the launcher of flex templates (runners/dataflow)
 # Prism splits a bundle that makes no progress for a tenth of a second, and then lets two bundles have one key at once:
 # what the first of them writes to the state is lost (docs/engines.md).
@@ -171,7 +171,7 @@ def flink_options(*, streaming: bool) -> list[str]:
 
 
 def _job_server_options(given: PipelineOptions) -> list[str]:
-    """The job server of `make flink`, on loopback alone, where it was made; else the published one of the installed
+    """The job server of `make engines`, on loopback alone, where it was made; else the published one of the installed
     Beam, which Beam downloads: that is for clusters alone, since a Flink inside it would listen on all addresses.
 
     Beam has no flag for the configuration of a Flink inside the job server. So this process, and all that it starts,
@@ -183,7 +183,7 @@ def _job_server_options(given: PipelineOptions) -> list[str]:
     if is_inside and (of_flink.flink_job_server_jar not in (None, str(jar)) or not jar.exists()):
         raise UserError(
             f"a Flink on this machine needs {jar}, which listens on the loopback address alone: the published job"
-            " server would let other machines send code beside the noise key. Make it with: make flink; or name a"
+            " server would let other machines send code beside the noise key. Make it with: make engines; or name a"
             " cluster with --flink_master=HOST:PORT."
         )
     if not os.environ.get("FLINK_CONF_DIR"):
@@ -222,17 +222,17 @@ def prism_options(*, streaming: bool) -> list[str]:
 def prism_binary() -> str:
     """The one in the engines' folder, else the one in the PATH; never one that Beam downloads.
 
-    Beam's own builds listen on all addresses and run the code that they are sent. `make prism` changes that, and leaves
-    a mark beside the binary. Raises UserError for one without the mark.
+    Beam's own builds listen on all addresses and run the code that they are sent. `make engines` changes that and
+    leaves a mark beside the binary. Raises UserError for one without the mark.
     """
     made = engines_folder() / "prism"
     found = str(made) if made.exists() else shutil.which("prism")
     if found is None:
-        raise UserError(f"{made} is missing. Make it with: make prism (SHH_ENGINES names another folder).")
+        raise UserError(f"{made} is missing. Make it with: make engines (SHH_ENGINES names another folder).")
     if not pathlib.Path(found).resolve().with_name(ON_LOOPBACK_MARK).exists():
         raise UserError(
-            f"{found} was not built by this version's make prism, so other machines may reach its port, which takes"
-            " code without a password. It was not started. Build it again with: make prism."
+            f"{found} was not built by this version's make engines, so other machines may reach its port, which takes"
+            " code without a password. It was not started. Build it again with: make engines."
         )
     return found
 

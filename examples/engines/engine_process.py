@@ -30,11 +30,11 @@ class EngineError(UserError):
     """An engine is missing, did not start, or refused a request."""
 
 
-def engine_file(name: str, target: str) -> pathlib.Path:
-    """A file or folder in the engines' folder. Raises EngineError naming the Makefile target that makes it."""
+def engine_file(name: str) -> pathlib.Path:
+    """A file or folder in the engines' folder. Raises EngineError if it was not made."""
     path = engines_folder() / name
     if not path.exists():
-        raise EngineError(f"{path} is missing. Make it with: make {target} (SHH_ENGINES names another folder).")
+        raise EngineError(f"{path} is missing. Make it with: make engines (SHH_ENGINES names another folder).")
     return path
 
 

@@ -82,7 +82,7 @@ class JobServer(Engine):
     """
 
     def __init__(self, master: str = LOCAL_FLINK, *, folder: str | os.PathLike[str] | None = None) -> None:
-        jar = engine_file(JOB_SERVER_JAR, "flink")
+        jar = engine_file(JOB_SERVER_JAR)
         program = java()
         is_local = master == LOCAL_FLINK
         config: dict[str, str] = dict(SORT_LARGE_RECORDS)

@@ -15,7 +15,7 @@ from examples.engines import flink
 from examples.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
 from examples.engines.flink_rest import FlinkRest
 
-FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make flink` puts it there last, beside the folder lib
+FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make engines` puts it there last, beside the folder lib
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0
 _CONNECTIONS_AT_WORK = 3
@@ -81,7 +81,7 @@ class FlinkCluster:
         self.savepoints = folder / "savepoints"
         self._slots = slots
         self._java = java()
-        self._libraries = engine_file(FLINK_LIBRARIES, "flink").parent / "lib"
+        self._libraries = engine_file(FLINK_LIBRARIES).parent / "lib"
         self._task_manager: EngineProcess | None = None
         for part in ("conf", "tmp", "checkpoints", "savepoints"):
             (folder / part).mkdir(parents=True, exist_ok=True)

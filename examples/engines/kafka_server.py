@@ -34,7 +34,7 @@ log.initial.task.delay.ms=500
 log.retention.check.interval.ms=1000
 log.retention.ms=-1
 """
-KAFKA_LIBRARIES = "kafka/.made"  # `make kafka` makes it last, beside the libraries
+KAFKA_LIBRARIES = "kafka/.made"  # `make engines` makes it last, beside the libraries
 _START_SECONDS = 120.0
 _READ_SECONDS = 60.0
 CALL_SECONDS = 60.0  # for one answer of the broker
@@ -70,7 +70,7 @@ class KafkaServer:
 
     def start(self) -> None:
         """Returns when the broker answers. Raises EngineError, with the end of its log, if it does not."""
-        jars = engine_file(KAFKA_LIBRARIES, "kafka").parent
+        jars = engine_file(KAFKA_LIBRARIES).parent
         settings = self._folder / "server.properties"
         if not self._data.exists():
             self._data.mkdir(parents=True)

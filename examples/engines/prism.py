@@ -1,4 +1,4 @@
-"""Prism, Beam's portable engine for one machine: the binary of `make prism`."""
+"""Prism, Beam's portable engine for one machine: the binary of `make engines`."""
 
 from __future__ import annotations
 

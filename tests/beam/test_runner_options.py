@@ -86,19 +86,19 @@ def test_without_our_job_server_a_cluster_gets_the_published_one_and_this_machin
     """It would listen on all addresses, beside the noise key."""
     assert made(CLUSTER).view_as(FlinkRunnerOptions).flink_job_server_jar is None
     for words in (FLINK, [*FLINK, "--flink_master=[auto]"], [*FLINK, "--flink_job_server_jar=/other.jar"]):
-        with pytest.raises(UserError, match="Make it with: make flink; or name a cluster"):
+        with pytest.raises(UserError, match="Make it with: make engines; or name a cluster"):
             made(words)
 
 
 @pytest.mark.parametrize("is_in_path", [False, True])
 def test_a_prism_that_may_listen_on_all_addresses_is_refused(engines, is_in_path):
-    with pytest.raises(UserError, match=r"prism is missing. Make it with: make prism"):
+    with pytest.raises(UserError, match=r"prism is missing. Make it with: make engines"):
         made(["--runner=PrismRunner"])
     folder = engines / "bin" if is_in_path else engines
     folder.mkdir(exist_ok=True)
     (folder / "prism").touch(mode=0o755)
     (folder / ".prism-v2.77.0").touch()  # the mark of one before
-    with pytest.raises(UserError, match=r"prism was not built by this version's make prism, so other machines"):
+    with pytest.raises(UserError, match=r"prism was not built by this version's make engines, so other machines"):
         made(["--runner=PrismRunner"])
     (folder / options.ON_LOOPBACK_MARK).touch()
     found = made(["--runner=PrismRunner"]).get_all_options()
@@ -108,9 +108,9 @@ def test_a_prism_that_may_listen_on_all_addresses_is_refused(engines, is_in_path
 
 
 def test_the_mark_of_prism_is_the_one_that_make_leaves():
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "runners" / "Makefile").read_text()
     (version,) = re.findall(r"^PRISM_VERSION := (\S+)$", makefile, re.MULTILINE)
-    (mark,) = re.findall(r"^PRISM_MADE := \$\(SHH_ENGINES\)/(\S+)$", makefile, re.MULTILINE)
+    (mark,) = re.findall(r"^prism: \$\(ENGINES\)/(\S+)$", makefile, re.MULTILINE)
     assert mark.replace("$(PRISM_VERSION)", version) == options.ON_LOOPBACK_MARK
 
 

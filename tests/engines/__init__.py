@@ -31,7 +31,7 @@ def _look_for(name: str) -> None:
         prism.prism_binary()
     elif name != "job-service":  # it is Beam's own
         for file in _FILES[name]:
-            engine_file(file, name)
+            engine_file(file)
 
 
 def needs(*names: str) -> pytest.MarkDecorator:

@@ -23,7 +23,7 @@ _WINDOWS, _HOUR = 120, 3_600_000_000
 def _java_case(name: str, *words: object) -> list[str]:
     """What it prints, with the classes of our job server and little memory."""
     case = pathlib.Path(__file__).parent / "java" / f"{name}.java"
-    command = [java(), "-Xmx200m", "-XX:MaxDirectMemorySize=96m", "-cp", str(engine_file(JOB_SERVER_JAR, "flink"))]
+    command = [java(), "-Xmx200m", "-XX:MaxDirectMemorySize=96m", "-cp", str(engine_file(JOB_SERVER_JAR))]
     command += [str(case), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stdout.splitlines()

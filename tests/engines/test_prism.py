@@ -1,4 +1,4 @@
-"""Prism: what it must do with keyed state; and `DirectRunner` with the Prism of `make prism`: no download, and the
+"""Prism: what it must do with keyed state; and `DirectRunner` with the Prism of `make engines`: no download, and the
 reports of the FnApiRunner."""
 
 import collections

@@ -27,7 +27,7 @@ class AzuriteServer(Engine):
 
     def __init__(self, folder: pathlib.Path) -> None:
         port = free_port()
-        main = engine_file(AZURITE, "azurite")
+        main = engine_file(AZURITE)
         options = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
         command = [node(), str(main), "--blobHost", "127.0.0.1", "--blobPort", str(port), *options]
         self._start(command, folder / "azurite.log", lambda: is_port_open(port), _START_SECONDS)
