@@ -21,14 +21,6 @@ _CASES = 2000
 _FOLDER = pathlib.Path(__file__).parent / "reproducers"
 # name: (sample, what happened)
 _KNOWN = {
-    "parquet-1-340": ("plain", "a histogram in the footer that contradicts the schema ended the process"),
-    "parquet-101-374": ("dictionary, no Arrow schema", "the same"),
-    "parquet-1-42": ("split floats", "no rows of the 10 that the footer tells were read"),
-    "parquet-1-1342": ("deltas", "10 rows of 11"),
-    "parquet-1-1426": ("plain", "10 rows of 32,767"),
-    "parquet-1-432": ("snappy", "it was accepted, and pyarrow's own reader refuses it"),
-    "parquet-101-122": ("dictionary, checksums", "the same: a column of another size"),
-    "parquet-101-2854": ("plain, version 2, nulls", "a row group of less than no rows"),
     "plan-1-10": ("plan 3", "the name of an unknown field, a lone surrogate, stood in the error"),
     "report-folder-1-398": ("jsonl, header.json", "TypeError: a list as the format of the files"),
     "folder-position-101-132": ("position 0", "RecursionError"),

@@ -1,0 +1,297 @@
+"""Files that nobody meant to write: whatever they hold, they are read or refused, and no row of others is lost."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import pathlib
+import socket
+import zlib
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.logs import EventFields, EventFileError
+from dp_transforms.logs.avro import records_of, to_arrow
+from dp_transforms.logs.avro_schema import check_schema
+from tests.helpers.avro_bytes import PACK, avro_container, varint, zigzag
+from tests.helpers.event_files_oracle import NAMES, SECRET, avro_schema, read_all
+from tests.helpers.shh_process import run_python
+
+MB = 1 << 20
+TIME = "2017-10-01T03:00:00Z"
+ROWS = [(f"u{SECRET}{row}", f"i{SECRET}{row % 5}", TIME) for row in range(24)]
+SCHEMA = avro_schema(("string", "string", "string"))
+FREELY = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+def _csv(rows):
+    return "".join(",".join(row) + "\n" for row in rows).encode()
+
+
+def _json(rows):
+    return "".join(json.dumps(dict(zip(NAMES, row, strict=True))) + "\n" for row in rows).encode()
+
+
+def _parquet(**options):
+    columns = dict(zip(NAMES, zip(*ROWS, strict=True), strict=True))
+    pq.write_table(pa.table(columns), sink := io.BytesIO(), row_group_size=10, **options)
+    return sink.getvalue()
+
+
+def _avro(codec):
+    records = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
+    fastavro.writer(sink := io.BytesIO(), SCHEMA, records, codec=codec, sync_interval=200)
+    return sink.getvalue()
+
+
+SAMPLES = {
+    "csv": _csv([NAMES, *ROWS]),
+    "jsonl": _json(ROWS),
+    "csv.gz": gzip.compress(_csv([NAMES, *ROWS])),
+    "null.avro": _avro("null"),
+    "deflate.avro": _avro("deflate"),
+    "dictionary.parquet": _parquet(compression="none"),
+    "plain.parquet": _parquet(use_dictionary=False, compression="none", data_page_version="2.0"),
+    "snappy.parquet": _parquet(compression="snappy", write_page_checksum=True, store_schema=False),
+}
+_PIECES = [
+    b"\0",
+    b"\xff",
+    b'"',
+    b"\n",
+    b"\r",
+    b",",
+    b"{",
+    b"}",
+    b"[",
+    b"\\",
+    b"\\u0000",
+    b"\xef\xbb\xbf",
+    b"\xed\xa0\x80",
+]
+_PIECES += [b"\x1f\x8b\x08", b"NaN", b"1e400", b"9" * 5000, b"[" * 5000, b"Obj\x01", b"PAR1", b" " * 50, b"\x80" * 9]
+_PIECES += [zigzag(number) for number in (-1, 1 << 31, 1 << 62, -(1 << 63))]
+_PIECES += [number.to_bytes(4, "little") for number in (0, 1, 0x7FFFFFFF, 0xFFFFFFFF)]
+PIECES = st.sampled_from(_PIECES) | st.binary(max_size=8)
+# Where bytes go, how many are taken away there (None: as many as come), and what comes.
+EDITS = st.lists(st.tuples(st.integers(0, 1 << 16), st.none() | st.integers(0, 40), PIECES), min_size=1, max_size=4)
+
+
+def edited(data, edits):
+    for at, cut, piece in edits:
+        begin = at % (len(data) + 1)
+        data = data[:begin] + piece + data[begin + (len(piece) if cut is None else cut) :]
+    return data
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@FREELY
+@given(edits=EDITS)
+def test_a_changed_file_is_read_or_refused_in_a_line_without_a_cell(tmp_path, name, edits):
+    """`read_all` checks what holds of all that is read."""
+    path = tmp_path / f"log.{name}"
+    path.write_bytes(edited(SAMPLES[name], edits))
+    said = ""
+    try:
+        read_all(str(path))
+    except EventFileError as error:
+        said = str(error)
+    before, _, rest = said.partition("its fields are: ")  # of a header that two fields are in
+    assert said == "" or said.isprintable()
+    assert SECRET not in before + rest.partition(". Name one with")[2]
+
+
+@pytest.mark.parametrize(("ending", "spell"), [("csv", _csv), ("jsonl", _json)])
+@FREELY
+@given(lines=st.lists(st.tuples(EDITS, st.integers(0, 24)), min_size=1, max_size=5))
+def test_no_line_takes_a_row_of_others_with_it(tmp_path, ending, spell, lines):
+    good = spell(ROWS).splitlines()
+    written = [NAMES] if ending == "csv" else []
+    text = [*spell(written).splitlines(), *good] if ending == "csv" else [*good]
+    for edits, at in lines:
+        odd = edited(spell([("odd", "odd", TIME)])[:-1], edits).replace(b"\n", b"")
+        text.insert(len(text) - at, odd)
+    path = tmp_path / f"log.{ending}"
+    path.write_bytes(b"\n".join(text))
+    events, _ = read_all(str(path))
+    assert [event[:2] for event in events if event[0].startswith(f"u{SECRET}")] == [row[:2] for row in ROWS]
+
+
+_NAMES = st.sampled_from(["a", "b", "x.y", ""])
+_TYPES = st.recursive(
+    st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string", "a", "x.y", "nothing", 7]),
+    lambda kinds: (
+        st.builds(lambda kind: {"type": "array", "items": kind}, kinds)
+        | st.builds(lambda kind: {"type": "map", "values": kind}, kinds)
+        | st.builds(lambda name, size: {"type": "fixed", "name": name, "size": size}, _NAMES, st.integers(-1, 1 << 21))
+        | st.builds(lambda kind: {"type": kind, "logicalType": "decimal"}, kinds)
+        | st.builds(
+            lambda name, types: {
+                "type": "record",
+                "name": name,
+                "fields": [{"name": f"f{at}", "type": kind} for at, kind in enumerate(types)],
+            },
+            _NAMES,
+            st.lists(kinds, max_size=3),
+        )
+        | st.lists(kinds, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@FREELY
+@given(beside=st.lists(_TYPES, max_size=3), data=st.binary(max_size=60), count=st.integers(0, 9))
+def test_a_schema_of_avro_that_is_accepted_decodes_any_bytes_without_harm(beside, data, count):
+    extra = [{"name": f"n{at}", "type": kind} for at, kind in enumerate(beside)]
+    text = json.dumps(avro_schema(("string", "long", "string"), extra)).encode()
+    try:
+        schema = check_schema("log.avro", text, EventFields())
+    except EventFileError:
+        return
+    with contextlib.suppress(Exception):  # as the reader takes it: the block is damaged
+        for records in records_of(data, count, schema.records):
+            to_arrow(records, schema)
+
+
+_HOSTILE = pathlib.Path(__file__).parents[1] / "data" / "hostile_parquet"
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("1-340", None),  # a histogram in the footer that contradicts the schema ended the process
+        ("1-42", "s"),  # no rows of the 10 that the footer tells were read
+        ("1-1342", None),  # 10 rows of 11
+        ("1-1426", None),  # 10 rows of 32,767
+        ("1-432", None),  # it was accepted, and pyarrow's own reader refuses it
+        ("101-2854", None),  # a row group of less than no rows
+    ],
+)
+def test_parquet_that_was_read_wrongly_once_is_refused(tmp_path, name, unit):
+    (tmp_path / "log.parquet").write_bytes((_HOSTILE / name).read_bytes())
+    with pytest.raises(EventFileError):
+        read_all(str(tmp_path / "log.parquet"), EventFields(time_unit=unit))
+
+
+def _socket(path):
+    # The name of a socket may have 107 bytes; that of the folder of a test has more.
+    folder = os.open(os.path.dirname(path), os.O_PATH)
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as made:
+        made.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    os.close(folder)
+
+
+_KINDS = {
+    "pipe": os.mkfifo,
+    "socket": _socket,
+    "folder": os.mkdir,
+    "endless device": lambda path: os.symlink("/dev/zero", path),
+    "terminal": lambda path: os.symlink("/dev/tty", path),
+    "file of the kernel": lambda path: os.symlink("/proc/self/mem", path),
+    "link to nothing": lambda path: os.symlink("absent", path),
+    "link to itself": lambda path: os.symlink(path, path),
+}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", _KINDS)
+def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path, ending, kind):
+    path = str(tmp_path / f"odd.{ending}")
+    _KINDS[kind](path)
+    with pytest.raises(EventFileError, match="odd"):
+        read_all(path)
+
+
+# Bombs: read in a process of its own, with a limit of CPU; it says how many rows it read and how much memory it took.
+_READ = """
+import resource, sys
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
+from dp_transforms.logs.discovery import read_log_chunk
+resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
+try:
+    chunks = find_log_chunks([sys.argv[1]], EventFields())
+    rows = sum(block.rows for chunk in chunks for block in read_log_chunk(chunk, EventFields()))
+except EventFileError:
+    rows = "refused"
+with open("/proc/self/status") as status:  # what getrusage tells begins with the memory of the parent
+    print(rows, next(line.split()[1] for line in status if line.startswith("VmHWM")))
+"""
+
+
+def _gzip(begin, piece, count, end=b""):
+    packer = zlib.compressobj(1, wbits=31)
+    parts = [packer.compress(begin), *(packer.compress(piece) for _ in range(count)), packer.compress(end)]
+    return b"".join([*parts, packer.flush()])
+
+
+def _block(records, data, codec="null", beside=()):
+    text = json.dumps(avro_schema(("string", "string", "string"), beside)).encode()
+    return avro_container({"avro.schema": text, "avro.codec": codec.encode()}, [(records, data)])
+
+
+def _deflated(size):
+    packer = zlib.compressobj(wbits=-15)
+    return b"".join(packer.compress(bytes(MB)) for _ in range(size // MB)) + packer.flush()
+
+
+def _repeated(text, rows, **options):
+    index = pa.nulls(rows, pa.int32()).fill_null(0)
+    column = pa.DictionaryArray.from_arrays(index, [text])
+    time = pa.DictionaryArray.from_arrays(index, [TIME])
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"user": column, "item": time, "timestamp": time}), sink, compression="zstd", **options)
+    return sink.getvalue()
+
+
+_LINE = b"x" * (16 * MB)
+_CSV, _JSON = _csv([NAMES, *ROWS]), _json(ROWS)
+_LIST = [{"name": "a", "type": {"type": "array", "items": "int"}}]
+# name: (the file, the rows that are read or that it is refused, megabytes at most)
+BOMBS = {
+    "a line of 256 MB.csv.gz": (lambda: _gzip(_CSV, _LINE, 16, b"\n" + _CSV), 24 + 1 + 1 + 24, 320),
+    "a line of 1 GB.jsonl.gz": (lambda: _gzip(_JSON, _LINE, 64, b"\n" + _JSON), 49, 320),
+    "2 GB of blank lines.jsonl.gz": (lambda: _gzip(_JSON, b" \r\n\t\n" * (3 * MB), 140), 24, 400),
+    "8 MB of broken lines.jsonl.gz": (lambda: _gzip(_JSON, b"{\n" * (MB // 2), 8), 24 + 4 * MB, 900),
+    "100 MB of quotes.csv": (lambda: _CSV + b'"' * (100 * MB), 25, 400),
+    "a million deep.jsonl": (lambda: _JSON + b"[" * 10**6 + b"]" * 10**6 + b"\n" + _JSON, 49, 320),
+    "a number of 10 MB.jsonl": (lambda: _JSON + b'{"user":' + b"9" * 10**7 + b"}\n", 25, 320),
+    "a block of 1 GB.avro": (lambda: _block(1, _deflated(1024 * MB), "deflate"), "refused", 400),
+    "a block that says 4 GB.avro": (lambda: _block(1, varint(2**32 - 1) + bytes(99), "snappy"), "refused", 320),
+    "2^62 values.avro": (lambda: _block(1, zigzag(2**62) + bytes(64), "null", _LIST), "refused", 320),
+    "minus 2^62 values.avro": (lambda: _block(1, zigzag(-(2**62)) * 2 + bytes(64), "null", _LIST), "refused", 320),
+    "4 million tiny records.avro": (lambda: _block(4 * MB, bytes(12 * MB)), 4 * MB, 900),
+    "100 blocks of 15 MB.avro": (
+        lambda: avro_container(
+            {"avro.schema": json.dumps(SCHEMA).encode(), "avro.codec": b"deflate"},
+            [(1, PACK["deflate"](zigzag(15 * MB) + bytes(15 * MB) + b"\2i\2t"))] * 100,
+        ),
+        100,
+        400,
+    ),
+    "5 million equal rows.parquet": (lambda: _repeated("u", 5 * 10**6), 5 * 10**6, 700),
+    "a label of 16 KB in a million rows.parquet": (lambda: _repeated("u" * 16_000, 10**6), 10**6, 700),
+    "one label of 300 MB.parquet": (lambda: _repeated("u" * (300 * MB), 10), 10, 1900),
+    "a footer of 4 GB.parquet": (lambda: b"PAR1" + bytes(100) + b"\xff\xff\xff\xffPAR1", "refused", 320),
+}
+
+
+_QUICK = "a line of 256 MB.csv.gz"
+_MARKED = [pytest.param(name, marks=[] if name == _QUICK else [pytest.mark.nightly]) for name in BOMBS]
+
+
+@pytest.mark.parametrize("name", _MARKED)
+def test_a_bomb_takes_neither_the_memory_nor_the_time_that_it_claims(tmp_path, name):
+    make, rows, megabytes = BOMBS[name]
+    (tmp_path / name).write_bytes(make())
+    done = run_python("-c", _READ, tmp_path / name)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, peak_kilobytes = done.stdout.split()
+    assert found == str(rows)
+    assert int(peak_kilobytes) < megabytes * 1000
