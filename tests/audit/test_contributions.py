@@ -16,7 +16,7 @@ from tests.helpers.audited_names import (
     mechanism_and_claim,
 )
 from tests.helpers.exact_prices import level_price
-from tests.unit import price_oracle
+from tests.reference import prices as price_oracle
 
 # Each fault is found by one check: where that check is weakened, the test of the fault fails.
 

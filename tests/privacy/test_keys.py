@@ -26,7 +26,7 @@ from tests.helpers.adversary import (
     extract_kernel,
     fresh_users,
 )
-from tests.helpers.charging_game_oracle import game_by_iteration, vertices
+from tests.reference.charging_game import game_by_iteration, vertices
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,

@@ -20,7 +20,7 @@ from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay
 from tests.helpers.naming_runs import units_of
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed, looks_trial
-from tests.unit.price_oracle import delta_of_budget
+from tests.reference.prices import delta_of_budget
 
 TARGET = "x'"
 ORDER, EPSILON, DELTA_LOOKS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01

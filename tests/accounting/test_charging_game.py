@@ -24,7 +24,7 @@ from tests.helpers.charging_bounds import (
     static_adversary_delta,
     static_adversary_epsilon,
 )
-from tests.helpers.charging_game_oracle import capped_game_delta, game_by_iteration, vertices
+from tests.reference.charging_game import capped_game_delta, game_by_iteration, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 

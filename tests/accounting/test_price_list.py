@@ -25,8 +25,8 @@ from dp_transforms.accounting.price_list import (
 )
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from tests.helpers.exact_prices import level_price, look_price
-from tests.unit import price_oracle
-from tests.unit.price_oracle import REFERENCE, delta_of_budget
+from tests.reference import prices as price_oracle
+from tests.reference.prices import REFERENCE, delta_of_budget
 
 
 def price_list(noise, order, budget, most_tests, deviations=29.0):

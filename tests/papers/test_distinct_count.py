@@ -6,7 +6,7 @@ import math
 import pytest
 
 from dp_transforms.papers.distinct_count import DistinctCount
-from tests.helpers.branching import attained_epsilon, exact_law
+from tests.reference.exact_law import attained_epsilon, exact_law
 
 
 def _sketch(epsilon, **sizes):

@@ -1,4 +1,7 @@
-"""ThresholdMonitor, its evolving form and individual charging: loops over dicts, exact laws, accuracy."""
+"""ThresholdMonitor, its evolving form and individual charging: loops over dicts as printed, exact roundings, accuracy.
+
+Exact laws of whole streams are in tests/privacy/test_threshold_monitors.py.
+"""
 
 import decimal
 import math
@@ -8,13 +11,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.discrete_laplace_law import probability
+from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, probability
 from dp_transforms.core.hit_noise import Release
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import SecretNoise
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
-from tests.helpers.threshold_monitors import SMALL, key, top_probability
+from tests.helpers.scripted import Given
+
+SMALL = {"wide_epsilon": 0.2, "narrow_epsilon": 0.6, "cap": 3}  # noise that proves nothing
+
+
+def secret(number):
+    return SecretNoise(bytes([number] * 32))
 
 
 class PlainMonitor:
@@ -66,9 +75,9 @@ def test_monitors_do_what_is_printed(seed):
     users, grid, hits = generator.randint(1, 60), generator.choice([1, 2, 7]), generator.randint(1, 3)
     copies = [1] * users if seed % 2 else [generator.randint(0, 3) for _ in range(users)]
     threshold = generator.uniform(0, users / 2)
-    arguments = {"hits": hits, "threshold": threshold, "grid": grid, "noise": SecretNoise(key(seed)), **SMALL}
+    arguments = {"hits": hits, "threshold": threshold, "grid": grid, "noise": secret(seed), **SMALL}
     monitor = ThresholdMonitorEvolving(users, **arguments) if seed % 2 else ThresholdMonitor(copies, **arguments)
-    plain = PlainMonitor(copies, hits, threshold, grid, SecretNoise(key(seed)))
+    plain = PlainMonitor(copies, hits, threshold, grid, secret(seed))
     answers = []
     for _ in range(120):
         weights = [generator.randint(0, grid) * (generator.random() < 0.3) for _ in range(users)]
@@ -83,9 +92,8 @@ def test_monitors_do_what_is_printed(seed):
 @pytest.mark.parametrize("grid", [1, 3])
 def test_individual_charging_does_what_is_printed(zone, grid):
     generator = random.Random(f"{zone} {grid}")
-    noise = [SecretNoise(key(7)) for _ in range(2)]
-    stream = IndividualCharging(40, hits=3, epsilon_per_query=0.9, zone_width=zone, grid=grid, noise=noise[0])
-    plain = PlainCharging(40, 3, 0.9, zone, grid, noise[1])
+    stream = IndividualCharging(40, hits=3, epsilon_per_query=0.9, zone_width=zone, grid=grid, noise=secret(7))
+    plain = PlainCharging(40, 3, 0.9, zone, grid, secret(7))
     found = set()
     for _ in range(200):
         weights = [generator.randint(0, grid) * (generator.random() < 0.2) for _ in range(40)]
@@ -137,39 +145,27 @@ def test_epsilon_per_unit_and_q_are_rounded_down(grid, zone):
     generator = random.Random(f"{grid} {zone}")
     with decimal.localcontext(decimal.Context(prec=50)):
         for _ in range(40):
-            epsilon = 10 ** generator.uniform(-1, 1)
-            noise = _Recorded()
+            epsilon, noise = 10 ** generator.uniform(-1, 1), Given()
             stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon, zone_width=zone, grid=grid, noise=noise)
             stream.ask(LinearQuery([0], grid), 10**6)
             (per_unit,) = noise.epsilons
-            assert (
-                Fraction(per_unit) * grid <= Fraction(epsilon) < Fraction(per_unit) * grid * (1 + Fraction(1, 10**15))
-            )
+            together = Fraction(per_unit) * grid
+            assert together <= Fraction(epsilon) < together * (1 + Fraction(1, 10**15))
             q = 1 / (decimal.Decimal(epsilon).exp() + 1)
             if zone is not None:
                 q *= 1 - (-zone * decimal.Decimal(per_unit)).exp()
             assert q * (1 - decimal.Decimal("2e-12")) < decimal.Decimal(stream.target_probability) < q
 
 
-class _Recorded:
-    def __init__(self):
-        self.epsilons = []
-
-    def discrete_laplace(self, epsilon):
-        self.epsilons.append(epsilon)
-        return 0
-
-
 @pytest.mark.parametrize(("queries", "beta", "grid"), [(1, 0.1, 1), (100, 0.01, 1), (7, 0.3, 4)])
 def test_accuracy_is_the_smallest_alpha_that_the_exact_tails_allow(queries, beta, grid):
     threshold = 10.1
     monitor = ThresholdMonitorEvolving(1, hits=1, threshold=threshold, grid=grid, **SMALL)
-    in_units = math.ceil(threshold * grid)
-    alpha = (monitor.accuracy(queries, beta) - (in_units / grid - threshold)) * grid
+    alpha = (monitor.accuracy(queries, beta) - (math.ceil(threshold * grid) / grid - threshold)) * grid
     assert alpha == pytest.approx(round(alpha), abs=1e-9)
 
     def errs(units):  # the likelier error of one query, at the count nearest to being right
-        return max(top_probability(units + 1), 1 - top_probability(-units))
+        return max(capped_sum_upper_tail(units + 1, **SMALL), 1 - capped_sum_upper_tail(-units, **SMALL))
 
     assert errs(round(alpha)) <= beta / queries < errs(round(alpha) - 1)
 

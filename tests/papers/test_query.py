@@ -20,10 +20,7 @@ from dp_transforms.papers.query import (
     epsilon_per_unit,
     units_up,
 )
-from dp_transforms.papers.synthetic_data import (
-    SmallDatabase,
-    check_histogram,
-)
+from dp_transforms.papers.synthetic_data import check_histogram
 
 grids = st.one_of(st.integers(1, 20), st.sampled_from([1000, 1024, 999_983, LARGEST_GRID]))
 counts = st.integers(0, 10**9)
@@ -153,29 +150,3 @@ def test_no_message_tells_a_value_of_the_data(raises):
     digits = f"{SECRET}"
     assert digits not in str(raised.value)
     assert str(SECRET * 2**62)[:8] not in str(raised.value)
-
-
-@pytest.mark.parametrize(("records", "is_refused"), [(2**40, True), (2**40 - 1, False)])
-def test_a_small_database_whose_scores_could_overflow_is_refused(records, is_refused):
-    """At ``records * size * grid = 2^62`` a difference of two scores no longer fits 64 bits."""
-    grid = 2**20
-
-    def make():
-        return SmallDatabase([3, 0], [LinearQuery([grid, 0], grid=grid)], records=records, size=4, epsilon=1.0)
-
-    if is_refused:
-        with pytest.raises(ValueError, match=r"below 2\^62"):
-            make()
-    else:
-        scores = make()._scores()
-        assert len(scores) == 5
-        assert min(scores) == -(4 * grid * records - 4 * 3 * grid)
-
-
-def test_the_noise_of_a_source_is_that_of_the_wide_table_below_its_narrow_one():
-    """At the smallest epsilon of the narrow table and at the next float below it: scales that a draw can tell."""
-    for epsilon in (1e-4, float(np.nextafter(1e-4, 0)), 2e-4, 0.9e-4, 1e-8):
-        draws = SecretNoise().discrete_laplace_array(epsilon, 400)
-        assert draws.dtype == np.int64
-        # The mean size is 1 / epsilon; of 400 it is off by half with a probability below 1e-20 (Chernoff).
-        assert 0.5 / epsilon < np.abs(draws).mean() < 1.6 / epsilon

@@ -1,0 +1,221 @@
+"""AboveThreshold, Sparse and NumericSparse: what they draw and answer, accuracy, budgets against optimal composition.
+
+Exact laws of whole streams are in tests/privacy/test_sparse_vector.py.
+"""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dp_transforms.accounting.composition import optimal_composition_delta
+from dp_transforms.accounting.discrete_laplace_law import upper_tail
+from dp_transforms.papers.noise_source import Halted, SecretNoise
+from dp_transforms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
+from tests.helpers.scripted import Given
+
+DATA = [100, 7]
+ANSWER = LinearQuery([1, 0])
+
+ALL = [
+    functools.partial(AboveThreshold, epsilon=1.0, threshold=0),
+    functools.partial(Sparse, epsilon=1.0, threshold=0, cutoff=1),
+    functools.partial(NumericSparse, epsilon=1.0, threshold=0, cutoff=1),
+]
+each_mechanism = pytest.mark.parametrize("make", ALL, ids=lambda make: make.func.__name__)
+
+
+@pytest.mark.parametrize(("grid", "units"), [(1, 1), (4, 5)])
+def test_a_stream_draws_for_its_threshold_and_each_answer(grid, units):
+    """A new threshold after each top but the last."""
+    noise = Given(3, 2, 3, -1, -1)
+    stream = Sparse(DATA, epsilon=1.2, delta=1e-6, threshold=100, cutoff=2, grid=grid, noise=noise)
+    query = LinearQuery([grid, 0], grid=grid)
+    assert [stream.ask(query) for _ in range(3)] == [False, True, True]
+    run = epsilon_per_run(1.2, 1e-6, 2)
+    threshold, answer = epsilon_per_unit(run / 2, units), epsilon_per_unit(run / 4, units)
+    assert noise.epsilons == [threshold, answer, answer, threshold, answer]
+
+
+@pytest.mark.parametrize("cutoff", [1, 2, 3])
+def test_an_answer_at_the_threshold_is_above_it_and_the_last_one_ends_the_stream(cutoff):
+    run = epsilon_per_run(1.0, 0.0, cutoff)
+    threshold, answer = epsilon_per_unit(run / 2, 1), epsilon_per_unit(run / 4, 1)
+    noise = Given(*[4, 3, 4] * cutoff)  # the threshold's, an answer just below it, and one at it
+    make = AboveThreshold if cutoff == 1 else functools.partial(Sparse, cutoff=cutoff)
+    stream = make(DATA, epsilon=1.0, threshold=100, noise=noise)
+    assert [stream.ask(ANSWER) for _ in range(2 * cutoff)] == [False, True] * cutoff
+    assert noise.epsilons == [threshold, answer, answer] * cutoff
+    assert (stream.halted, stream.tops) == (True, cutoff)
+    with pytest.raises(Halted):
+        stream.ask(ANSWER)
+
+
+@pytest.mark.parametrize(("grid", "units", "delta"), [(1, 1, 0.0), (4, 5, 0.0), (1, 1, 1e-6)])
+def test_a_value_has_noise_of_its_own(grid, units, delta):
+    noise = Given(0, 9, 0, 5, -9, 7, -6)
+    stream = NumericSparse(DATA, epsilon=2.0, delta=delta, threshold=100, cutoff=2, grid=grid, noise=noise)
+    query = LinearQuery([grid, 0], grid=grid)
+    assert [stream.ask(query) for _ in range(3)] == [100 + 5 / grid, None, 100 - 6 / grid]
+    share = 8 / 9 if delta == 0 else math.sqrt(512) / (math.sqrt(512) + 1)
+    run = epsilon_per_run(share * 2.0, delta / 2, 2)
+    threshold, answer = epsilon_per_unit(run / 2, units), epsilon_per_unit(run / 4, units)
+    value = epsilon_per_unit(epsilon_per_run((1 - share) * 2.0, delta / 2, 2), units)
+    assert noise.epsilons == [threshold, answer, threshold, value, answer, answer, value]
+
+
+@pytest.mark.parametrize(("threshold", "units"), [(0.5, 2), (0.51, 3), (-0.51, -2), (0, 0), (7, 28)])
+def test_thresholds_are_rounded_up_to_the_grid(threshold, units):
+    def above(answer):
+        mechanism = AboveThreshold(None, epsilon=1.0, threshold=threshold, grid=4, noise=Given())
+        return mechanism.ask(RealQuery(lambda data: answer / 4, 4))
+
+    assert above(units)
+    assert not above(units - 1)
+
+
+def _raises(data):
+    raise KeyError("no such item")
+
+
+@each_mechanism
+def test_a_query_that_is_refused_or_raises_costs_nothing(make):
+    noise = Given()
+    mechanism = make([1, 2], noise=noise, grid=4, sensitivity_units=4)
+    for query, error in (
+        (LinearQuery([1, 1]), "must have grid 4, as the mechanism has, got 1"),
+        (LinearQuery([1, 1, 1], grid=4), "data must be whole numbers"),
+        (RealQuery(lambda data: data[0], grid=4), "at most 4 units, got 5"),
+        (LinearQuery([1], grid=4), "data must be whole numbers"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            mechanism.ask(query)
+    with pytest.raises(KeyError):
+        make([1, 2], noise=noise).ask(RealQuery(_raises))
+    assert len(noise.epsilons) == 2, "those of two thresholds"
+    assert not mechanism.halted
+    mechanism.ask(LinearQuery([4, 4], grid=4))
+    assert mechanism.halted
+
+
+@each_mechanism
+def test_without_a_source_noise_is_secret(make):
+    answers = {str([make(None).ask(RealQuery(lambda data: 0)) for _ in range(60)]) for _ in range(2)}
+    assert len(answers) == 2
+
+
+@pytest.mark.parametrize(("queries", "beta"), [(1, 0.5), (50, 0.1), (10**6, 1e-9)])
+@pytest.mark.parametrize("cutoff", [1, 3, 200])
+@pytest.mark.parametrize("delta", [0.0, 1e-3])
+def test_alpha_is_that_of_the_theorems(queries, beta, cutoff, delta):
+    """Rounded up by less than two units; on grid 8, with 9 units for a user, 9/8 times as much, and less than 2/8."""
+    epsilon = 0.5
+    logarithms = math.log(queries) + math.log(2 * cutoff / beta)
+    if delta:
+        published = math.sqrt(512 * cutoff * math.log(1 / delta)) * logarithms / epsilon
+    else:
+        published = 8 * cutoff * logarithms / epsilon
+    shape = {"epsilon": epsilon, "delta": delta, "cutoff": cutoff}
+    for grid, factor in ((1, 1), (8, 9 / 8)):
+        alpha = Sparse(None, threshold=1, grid=grid, **shape).accuracy(queries, beta)
+        assert published * factor <= alpha <= published * factor + 2 / grid
+    shifted = Sparse(None, threshold=1.3 - 1.0, grid=8, **shape).accuracy(queries, beta)
+    assert shifted == pytest.approx(alpha + 0.075), "0.3 is rounded up to 3/8"
+    numeric = NumericSparse(None, threshold=1, **shape).accuracy(queries, beta)
+    logarithms += math.log(2)
+    if delta:
+        # [DR14] Theorem 3.28 allows for too little here: the value's noise is sqrt(8) times wider.
+        scale = (math.sqrt(512) + 1) * math.sqrt(cutoff * math.log(2 / delta)) / epsilon
+        published = scale * max(logarithms, math.sqrt(8) * math.log(2 * cutoff / beta))
+    else:
+        published = 9 * cutoff * logarithms / epsilon
+    assert published <= numeric <= published + 2
+
+
+@pytest.mark.parametrize("make", [Sparse, NumericSparse])
+@pytest.mark.parametrize(("delta", "cutoff", "grid"), [(0.0, 1, 1), (0.0, 4, 3), (0.01, 4, 1)])
+def test_alpha_is_true_by_the_exact_tails_of_what_is_drawn(make, delta, cutoff, grid):
+    """By a union bound over the noise of all answers, of all thresholds and of all values, as in the theorems."""
+    queries, beta = 40, 0.2
+    noise = Given()
+    mechanism = make(None, epsilon=2.0, delta=delta, threshold=0, cutoff=cutoff, grid=grid, noise=noise)
+    mechanism.ask(RealQuery(lambda data: 10**6, grid))
+    threshold, answer = noise.epsilons[:2]
+    alpha = mechanism.accuracy(queries, beta)
+    half = math.floor(alpha * grid / 2) + 1  # neither noise may exceed half of alpha
+    risk = 2 * queries * upper_tail(answer, half) + 2 * cutoff * upper_tail(threshold, half)
+    if make is NumericSparse:
+        risk += 2 * cutoff * upper_tail(noise.epsilons[-1], math.floor(alpha * grid))
+    assert risk <= beta
+
+
+@given(st.floats(0.05, 20), st.integers(1, 50), st.integers(1, 1000))
+def test_all_that_is_drawn_costs_epsilon_at_most(epsilon, cutoff, units):
+    """delta = 0: for each run one shift of the threshold's noise and two of an answer's, and one of each value."""
+    noise = Given()
+    mechanism = NumericSparse(
+        None, epsilon=epsilon, threshold=0, cutoff=cutoff, sensitivity_units=units, grid=1, noise=noise
+    )
+    mechanism.ask(RealQuery(lambda data: 1))
+    threshold, answer, value = noise.epsilons[0], noise.epsilons[1], noise.epsilons[-1]
+    spent = cutoff * units * (threshold + 2 * answer + value)
+    assert spent <= epsilon
+    assert spent == pytest.approx(epsilon)
+
+
+def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_refused():
+    noise = Given()
+    AboveThreshold(None, epsilon=1e6, threshold=0, noise=noise).ask(RealQuery(lambda data: 0))
+    assert noise.epsilons == [32.0, 32.0]
+    assert AboveThreshold([5], epsilon=1e6, threshold=3, noise=SecretNoise(bytes(32))).ask(RealQuery(sum)) is True
+    with pytest.raises(ValueError, match="Use a larger epsilon, or a smaller cutoff or grid"):
+        Sparse(None, epsilon=1e-3, threshold=0, cutoff=10**6)
+
+
+DELTAS = [0.9, 0.5, 0.1, 1e-3, 1e-9]
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("cutoff", [1, 2, 3, 10, 100, 3000])
+def test_cutoff_runs_are_within_the_budget_by_optimal_composition(delta, cutoff):
+    """Around epsilon = 8 ln(1/delta), where the published noise stops being enough, and far from it."""
+    edge = 8 * math.log(1 / delta)
+    for epsilon in (1e-3, 0.5, 1.0, edge / 2, edge * 0.999, edge, edge * 1.001, 2 * edge, 10 * edge, 100 * edge):
+        per_run = epsilon_per_run(epsilon, delta, cutoff)
+        published = epsilon / math.sqrt(8 * cutoff * math.log(1 / delta))
+        assert optimal_composition_delta(per_run, cutoff, epsilon) <= delta
+        assert per_run < published, "never less noise than published"
+        if epsilon <= edge or cutoff <= edge:
+            assert per_run == pytest.approx(published)
+        else:
+            assert per_run < published * (1 - 1e-6)
+
+
+def test_the_published_noise_is_too_small_where_more_is_drawn():
+    """Not only by the proof: cutoff calls at the published epsilon' can exceed (epsilon, delta)."""
+    for delta, cutoff, times in [(0.5, 3000, 3.0), (0.1, 3000, 2.0), (1e-3, 3000, 2.0)]:
+        epsilon = times * 8 * math.log(1 / delta)
+        published = epsilon / math.sqrt(8 * cutoff * math.log(1 / delta))
+        assert optimal_composition_delta(published, cutoff, epsilon) > delta
+
+
+@pytest.mark.parametrize("delta", [0.0, *DELTAS])
+@pytest.mark.parametrize("cutoff", [1, 10, 300])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 30.0])
+def test_runs_and_values_of_numeric_sparse_are_within_the_budget_together(delta, cutoff, epsilon):
+    """Every call is worth one randomised response at its epsilon, so all losses are those of two binomials."""
+    noise = Given()
+    mechanism = NumericSparse(None, epsilon=epsilon, delta=delta, threshold=0, cutoff=cutoff, noise=noise)
+    mechanism.ask(RealQuery(lambda data: 1))
+    each = [2 * noise.epsilons[0], noise.epsilons[-1]]
+    wins = np.arange(cutoff + 1)
+    losses = [call * (2 * wins - cutoff) for call in each]
+    masses = [stats.binom.pmf(wins, cutoff, 1 / (1 + math.exp(-call))) for call in each]
+    loss = losses[0][:, None] + losses[1][None, :]
+    attained = (masses[0][:, None] * masses[1][None, :] * -np.expm1(np.minimum(epsilon - loss, 0))).sum()
+    assert attained <= delta * (1 + 1e-9)

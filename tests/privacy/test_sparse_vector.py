@@ -1,0 +1,169 @@
+"""The sparse vector technique: the three mechanisms on adversarial streams, the six variants of Lyu, Su and Li (2017,
+"Understanding the Sparse Vector Technique", Figure 1), and what goes wrong when one part is left out.
+
+A stream gives, for what was published so far, the next query's exact answers without and with the one user.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dp_transforms.papers.noise_source import NoiseSource
+from dp_transforms.papers.query import LinearQuery, RealQuery
+from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
+from tests.helpers.scenarios import Run, Scenario, each
+
+Answers = tuple[float, float]
+Stream = Callable[[Sequence[Any]], Answers | None]
+
+
+def fixed(*answers: Answers) -> Stream:
+    """The same queries whatever is published."""
+    return lambda published: answers[len(published)] if len(published) < len(answers) else None
+
+
+def alternating(length: int) -> Stream:
+    """The user raises every second answer and lowers the others: what no monotone stream can do."""
+    return fixed(*[(-1, 0), (0, -1)] * (length // 2))
+
+
+def low_then_high(length: int) -> Stream:
+    """Answers that the user lowers, and a last one that it raises: the worst case of the proof of Algorithm 1."""
+    return fixed(*[(0, -1)] * (length - 1), (0, 1))
+
+
+def low_then_high_again(published: Sequence[Any]) -> Answers | None:
+    """After every top again: two answers that the user lowers, and one that it raises."""
+    if len(published) == 6:
+        return None
+    since_top = next((back for back, answer in enumerate(reversed(published)) if answer), len(published))
+    return (0, -1) if since_top < 2 else (-1, 0)
+
+
+def adaptive(length: int) -> Stream:
+    """Turns after every answer: follows a top by a query that the user lowers, a bottom by one that it raises, ever
+    nearer to the threshold; and starts from the last published value, if there is one."""
+
+    def next_answers(published: Sequence[Any]) -> Answers | None:
+        if len(published) == length:
+            return None
+        if not published or published[-1] is None or published[-1] is False:
+            bottoms = sum(answer is None or answer is False for answer in published)
+            return (-3 + bottoms, -2 + bottoms)
+        near = max(-2, min(2, -int(published[-1])))
+        return (near, near - 1)
+
+    return next_answers
+
+
+def asked(kind: Any, stream: Stream, epsilon: float, grid: int = 1, **settings: Any) -> Run:
+    """A mechanism of the papers: asked until the stream ends or it halts."""
+    make = functools.partial(kind, epsilon=epsilon, threshold=0, grid=grid, **settings)
+
+    def run(noise: NoiseSource, with_user: bool) -> Hashable:
+        mechanism, published = make(with_user, noise=noise), []
+        while not mechanism.halted and (answers := stream(published)) is not None:
+            query = RealQuery(lambda with_user, answers=answers: answers[with_user], grid)
+            published.append(mechanism.ask(query))
+        return tuple(published), mechanism.halted
+
+    return run
+
+
+def linear_queries(noise: NoiseSource, with_user: bool) -> Hashable:
+    """With real weights: three records, and the one user's."""
+    mechanism = Sparse([1, 1, 1, int(with_user)], epsilon=8.0, threshold=1.5, cutoff=1, grid=2, noise=noise)
+    published = []
+    for values in ([0.5, 0, 0.5, 1], [0, 0.5, 0, 0.5], [0.5, 0.5, 0.5, 1], [1, 0.5, 0, 0]):
+        if mechanism.halted:
+            break
+        published.append(mechanism.ask(LinearQuery.of(np.array(values), grid=2)))
+    return tuple(published)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """The technique with its parts set apart, threshold 0. None: without this noise, or without a cutoff."""
+
+    threshold_epsilon: float | None
+    query_epsilon: float | None
+    cutoff: int | None
+    new_threshold_noise: bool = False
+    publishes_compared_value: bool = False
+
+    def on(self, stream: Stream) -> Run:
+        return lambda noise, with_user: self._run(noise, with_user, stream)
+
+    def _run(self, noise: NoiseSource, with_user: bool, stream: Stream) -> Hashable:
+        published: list[Any] = []
+        tops = 0
+        threshold = self._draw(noise, self.threshold_epsilon)
+        while tops != self.cutoff and (answers := stream(published)) is not None:
+            noisy = self._draw(noise, self.query_epsilon) + int(answers[with_user])
+            if noisy >= threshold:
+                published.append(int(noisy) if self.publishes_compared_value else True)
+                tops += 1
+                if self.new_threshold_noise:
+                    threshold = self._draw(noise, self.threshold_epsilon)
+            else:
+                published.append(False)
+        return tuple(published)
+
+    @staticmethod
+    def _draw(noise: NoiseSource, epsilon: float | None) -> int:
+        return 0 if epsilon is None else noise.discrete_laplace(epsilon)
+
+
+REAL_ANSWERS = fixed(*[(0.3, -0.7)] * 5, (-0.5, 0.5))
+BROKEN = {"private": False}
+
+# Name, epsilon, delta, run. [DR14] Algorithms 1, 2 and 3; for delta > 0 beyond epsilon = 8 ln(1/delta).
+MECHANISMS = [
+    Scenario("AboveThreshold, low then high", 2, 0, asked(AboveThreshold, low_then_high(5), 2.0)),
+    Scenario("AboveThreshold, adaptive", 1, 0, asked(AboveThreshold, adaptive(10), 1.0)),
+    Scenario("AboveThreshold, real answers", 4, 0, asked(AboveThreshold, REAL_ANSWERS, 4.0, grid=4)),
+    Scenario("Sparse, cutoff 2", 8, 0, asked(Sparse, adaptive(6), 8.0, cutoff=2), cut=1e-8),
+    Scenario("Sparse, linear queries", 8, 0, linear_queries),
+    Scenario("Sparse, delta", 18, 0.5, asked(Sparse, low_then_high(3), 18.0, cutoff=3, delta=0.5), cut=1e-8),
+    Scenario("NumericSparse", 4, 0, asked(NumericSparse, low_then_high(3), 4.0, cutoff=1), cut=1e-8),
+    Scenario(
+        "NumericSparse, delta", 20, 0.5, asked(NumericSparse, low_then_high(3), 20.0, cutoff=1, delta=0.5), cut=1e-8
+    ),
+    Scenario("cutoff 2, noise of cutoff 1", 4, 0, asked(Sparse, low_then_high_again, 8.0, cutoff=2), private=False, cut=1e-8),
+    Scenario("noise of twice the epsilon", 2, 0, asked(AboveThreshold, low_then_high(5), 4.0), **BROKEN),
+    Scenario("values, twice the epsilon", 4, 0, asked(NumericSparse, low_then_high(3), 8.0, cutoff=1), private=False, cut=1e-8),
+]
+
+# Of Figure 1: 3 is Roth 2011, 4 Lee and Clifton 2014, 5 Stoddard et al. 2014, 6 Chen et al. 2015.
+VARIANTS = [
+    Scenario("1: two kinds of noise, one threshold", 4, 0, Variant(2.0, 0.5, cutoff=2).on(alternating(6))),
+    Scenario(
+        "2: Dwork and Roth's",
+        8,
+        0,
+        Variant(2.0, 1.0, cutoff=2, new_threshold_noise=True).on(alternating(4)),
+        cut=1e-8,
+    ),
+    Scenario(
+        "3: publishes the compared value",
+        2,
+        0,
+        Variant(1.0, 1.0, cutoff=1, publishes_compared_value=True).on(low_then_high(5)),
+        **BROKEN,
+    ),
+    Scenario("4: noise without the cutoff", 2, 0, Variant(0.5, 1.5, cutoff=2).on(alternating(8)), **BROKEN),
+    Scenario("5: no noise on the answers", 2, 0, Variant(1.0, None, cutoff=None).on(alternating(2)), **BROKEN),
+    Scenario("6: no cutoff, less noise", 2, 0, Variant(1.0, 1.0, cutoff=None).on(alternating(6)), **BROKEN),
+    Scenario("no threshold noise", 4, 0, Variant(None, 1.0, cutoff=1).on(low_then_high(10)), **BROKEN),
+    Scenario("no cutoff", 4, 0, Variant(2.0, 1.0, cutoff=None).on(alternating(8)), **BROKEN),
+]
+
+
+@each([*MECHANISMS, *VARIANTS])
+def test_a_claim_is_kept_or_seen_to_be_broken(scenario: Scenario) -> None:
+    scenario.check()
