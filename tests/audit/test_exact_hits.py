@@ -20,8 +20,8 @@ from dp_transforms.audit.hits import (
 )
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.attack_streams import law_of, worst_stream
-from tests.reference.charging_game import static_adversary_delta
 from tests.helpers.modes import plan_of_mode
+from tests.reference.charging_game import static_adversary_delta
 
 
 @functools.cache

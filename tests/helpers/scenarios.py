@@ -1,7 +1,7 @@
 """A scenario: one mechanism on two neighbouring inputs, what it claims, and whether the claim is true.
 
-Each topic has a module tests/privacy/test_<topic>.py with a table of them: the mechanisms of the papers, which must keep
-their claims, and known-broken variants, which must be seen to break theirs.
+Each topic has a module in tests/privacy with a table of them: the mechanisms of the papers, which must keep their
+claims, and known-broken variants, which must be seen to break theirs.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Scenario(NamedTuple):
             assert attained <= self.delta * (1 + _ROUNDING) + _CUTS * self.cut
         else:
             assert attained > max(_CLEARLY[0] * self.delta, self.delta + _CLEARLY[1])
+
+
+def broken(name: str, epsilon: float, delta: float, run: Run, cut: float = 1e-14) -> Scenario:
+    return Scenario(name, epsilon, delta, run, False, cut)
 
 
 def each(scenarios: Sequence[Scenario]) -> Any:

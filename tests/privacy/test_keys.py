@@ -26,7 +26,6 @@ from tests.helpers.adversary import (
     extract_kernel,
     fresh_users,
 )
-from tests.reference.charging_game import game_by_iteration, vertices
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
@@ -38,6 +37,7 @@ from tests.helpers.exact_monitor import (
     target_probability,
 )
 from tests.helpers.trial_plan import TrialPlan
+from tests.reference.charging_game import game_by_iteration, vertices
 
 THRESHOLD, ZONE = 4, 2
 EPSILONS = [0.05 * index for index in range(61)]

@@ -13,7 +13,7 @@ from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.sparse_vector import NumericSparse
 from dp_transforms.papers.synthetic_data import SmallDatabase, SyntheticData
-from tests.helpers.scenarios import Run, Scenario, each
+from tests.helpers.scenarios import Run, Scenario, broken, each
 
 FIRST, FIRST_IN_HALVES = LinearQuery([1, 0]), LinearQuery([2, 0], grid=2)
 BOTH_OF_THREE = [LinearQuery([1, 0, 0]), LinearQuery([0, 1, 1])]
@@ -24,7 +24,9 @@ REPLACED_OF_THREE = ((3, 0, 1), (2, 0, 2))
 
 
 def chosen(scores: Sequence[int], scores_with_user: Sequence[int]) -> Run:
-    return lambda noise, with_user: ExponentialMechanism(scores_with_user if with_user else scores, 1.0, 1).choose(noise)
+    return lambda noise, with_user: ExponentialMechanism(scores_with_user if with_user else scores, 1.0, 1).choose(
+        noise
+    )
 
 
 def online(
@@ -151,24 +153,22 @@ EIGHTHS = LinearQuery([8, 0], grid=8)
 # Name, epsilon, delta, run. With grid 4 or 8 one user moves an answer by all units.
 SCENARIOS = [
     Scenario("exponential mechanism", 1, 0, chosen([1, 1, 2], [2, 0, 1])),
-    Scenario("exponential mechanism, half the sensitivity", 1, 0, chosen([2, 2, 4], [4, 0, 2]), private=False),
+    broken("exponential mechanism, half the sensitivity", 1, 0, chosen([2, 2, 4], [4, 0, 2])),
     Scenario("online, a record more", 8, 0, online(ADDED, FIRST, FIRST), cut=1e-10),
     Scenario("online, halves", 12, 0, online(ADDED, FIRST_IN_HALVES, epsilon=12.0, grid=2), cut=1e-10),
-    Scenario(
+    broken(
         "online, learns from the exact answer",
         8,
         0,
         online(REPLACED, FIRST, kind=UpdatesWithTheTruth, accuracy=0.2),
-        private=False,
         cut=1e-8,
     ),
-    Scenario("online, counts the records", 8, 0, online(ADDED, FIRST, kind=CountsTheRecords), private=False, cut=1e-8),
-    Scenario(
+    broken("online, counts the records", 8, 0, online(ADDED, FIRST, kind=CountsTheRecords), cut=1e-8),
+    broken(
         "online, noise for one unit",
         8,
         0,
         online(ADDED, EIGHTHS, kind=NoiseForOneUnit, grid=8),
-        private=False,
         cut=1e-8,
     ),
     Scenario(
@@ -180,16 +180,15 @@ SCENARIOS = [
     ),
     Scenario("offline, fourths", 2, 0, offline(((3, 4, 0), (4, 3, 0)), FOURTHS)),
     Scenario("offline, unlikely choice", 2, 0, offline(UNLIKELY, FOURTHS)),
-    Scenario("offline, measures one unit", 2, 0, offline(UNLIKELY, FOURTHS, MeasuresOneUnit), private=False),
-    Scenario("offline, chooses at twice", 2, 0, offline(UNLIKELY, FOURTHS, ChoosesAtTwiceTheEpsilon), private=False),
+    broken("offline, measures one unit", 2, 0, offline(UNLIKELY, FOURTHS, MeasuresOneUnit)),
+    broken("offline, chooses at twice", 2, 0, offline(UNLIKELY, FOURTHS, ChoosesAtTwiceTheEpsilon)),
     Scenario("small database, another record", 1, 0, small(REPLACED_OF_THREE, BOTH_OF_THREE, 3)),
     Scenario("small database, fourths", 1, 0, small(((4, 0, 0), (3, 1, 0)), FOURTHS, 2)),
-    Scenario(
+    broken(
         "small database, half the sensitivity",
         1,
         0,
         small(REPLACED_OF_THREE, BOTH_OF_THREE, 3, HalfTheSensitivity),
-        private=False,
     ),
 ]
 

@@ -16,7 +16,7 @@ import numpy as np
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery, RealQuery
 from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
-from tests.helpers.scenarios import Run, Scenario, each
+from tests.helpers.scenarios import Run, Scenario, broken, each
 
 Answers = tuple[float, float]
 Stream = Callable[[Sequence[Any]], Answers | None]
@@ -120,8 +120,6 @@ class Variant:
 
 
 REAL_ANSWERS = fixed(*[(0.3, -0.7)] * 5, (-0.5, 0.5))
-BROKEN = {"private": False}
-
 # Name, epsilon, delta, run. [DR14] Algorithms 1, 2 and 3; for delta > 0 beyond epsilon = 8 ln(1/delta).
 MECHANISMS = [
     Scenario("AboveThreshold, low then high", 2, 0, asked(AboveThreshold, low_then_high(5), 2.0)),
@@ -134,9 +132,15 @@ MECHANISMS = [
     Scenario(
         "NumericSparse, delta", 20, 0.5, asked(NumericSparse, low_then_high(3), 20.0, cutoff=1, delta=0.5), cut=1e-8
     ),
-    Scenario("cutoff 2, noise of cutoff 1", 4, 0, asked(Sparse, low_then_high_again, 8.0, cutoff=2), private=False, cut=1e-8),
-    Scenario("noise of twice the epsilon", 2, 0, asked(AboveThreshold, low_then_high(5), 4.0), **BROKEN),
-    Scenario("values, twice the epsilon", 4, 0, asked(NumericSparse, low_then_high(3), 8.0, cutoff=1), private=False, cut=1e-8),
+    broken("cutoff 2, noise of cutoff 1", 4, 0, asked(Sparse, low_then_high_again, 8.0, cutoff=2), cut=1e-8),
+    broken("noise of twice the epsilon", 2, 0, asked(AboveThreshold, low_then_high(5), 4.0)),
+    broken(
+        "values, twice the epsilon",
+        4,
+        0,
+        asked(NumericSparse, low_then_high(3), 8.0, cutoff=1),
+        cut=1e-8,
+    ),
 ]
 
 # Of Figure 1: 3 is Roth 2011, 4 Lee and Clifton 2014, 5 Stoddard et al. 2014, 6 Chen et al. 2015.
@@ -149,18 +153,17 @@ VARIANTS = [
         Variant(2.0, 1.0, cutoff=2, new_threshold_noise=True).on(alternating(4)),
         cut=1e-8,
     ),
-    Scenario(
+    broken(
         "3: publishes the compared value",
         2,
         0,
         Variant(1.0, 1.0, cutoff=1, publishes_compared_value=True).on(low_then_high(5)),
-        **BROKEN,
     ),
-    Scenario("4: noise without the cutoff", 2, 0, Variant(0.5, 1.5, cutoff=2).on(alternating(8)), **BROKEN),
-    Scenario("5: no noise on the answers", 2, 0, Variant(1.0, None, cutoff=None).on(alternating(2)), **BROKEN),
-    Scenario("6: no cutoff, less noise", 2, 0, Variant(1.0, 1.0, cutoff=None).on(alternating(6)), **BROKEN),
-    Scenario("no threshold noise", 4, 0, Variant(None, 1.0, cutoff=1).on(low_then_high(10)), **BROKEN),
-    Scenario("no cutoff", 4, 0, Variant(2.0, 1.0, cutoff=None).on(alternating(8)), **BROKEN),
+    broken("4: noise without the cutoff", 2, 0, Variant(0.5, 1.5, cutoff=2).on(alternating(8))),
+    broken("5: no noise on the answers", 2, 0, Variant(1.0, None, cutoff=None).on(alternating(2))),
+    broken("6: no cutoff, less noise", 2, 0, Variant(1.0, 1.0, cutoff=None).on(alternating(6))),
+    broken("no threshold noise", 4, 0, Variant(None, 1.0, cutoff=1).on(low_then_high(10))),
+    broken("no cutoff", 4, 0, Variant(2.0, 1.0, cutoff=None).on(alternating(8))),
 ]
 
 

@@ -24,7 +24,7 @@ from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
-from tests.helpers.scenarios import Scenario, each
+from tests.helpers.scenarios import Scenario, broken, each
 from tests.reference.charging_game import capped_game_delta
 
 Transcript = list[Release | None]
@@ -175,9 +175,7 @@ def attack(
 def fault(name: str, delta: float, q_factor: float = 1.0, **play: Any) -> Scenario:
     """q_factor: the accountant assumes so many times the q of the zone."""
     claim = claim_of(play["queries"], delta, q_factor=q_factor, epsilon=play["epsilon"], zone_width=play["zone"])
-    return Scenario(
-        name, claim, delta, lambda noise, with_user: attack(noise, with_user, claim, **play), private=False
-    )
+    return broken(name, claim, delta, lambda noise, with_user: attack(noise, with_user, claim, **play))
 
 
 MONITOR_EPSILON = ThresholdMonitorAccountant(**PROVED).epsilon(1e-6)
@@ -191,12 +189,11 @@ SCENARIOS = [
     Scenario("ThresholdMonitor", MONITOR_EPSILON, 1e-6, functools.partial(monitor, evolving=False), cut=1e-9),
     Scenario("ThresholdMonitorEvolving", MONITOR_EPSILON, 1e-6, functools.partial(monitor, evolving=True), cut=1e-9),
     Scenario("ThresholdMonitorEvolving, by target charging", 2.0, LONE_DELTA, lone_user, cut=1e-7),
-    Scenario(
+    broken(
         "half the noise, ThresholdMonitorEvolving",
         2.0,
         LONE_DELTA,
         functools.partial(lone_user, noise_factor=2.0),
-        private=False,
         cut=1e-7,
     ),
     fault("half the noise", 0.08, epsilon=0.5, zone=60, queries=8, noise_factor=2.0),
