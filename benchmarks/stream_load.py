@@ -3,7 +3,7 @@
 First the rate rises step by step, until reports come late. Then the highest rate that was kept is held for minutes, by
 a second run; if reports come late in it, the next lower one. Everything is the real command: `shh stream` on Flink,
 with a cluster of two processes. The delay of a window: from its end and the declared lateness, after which no event can
-count for it, until a consumer of the topic of reports has its report (committed transactions only).
+count for it, until its report is in the folder of reports.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
 from dp_transforms.core.contribution_counters import HitEntries
-from dp_transforms.core.window_report import WindowReport
-from dp_transforms.reports.topic_records import decode_record
 from examples.engines.engine_process import EngineError, engine_file, java
 from examples.engines.flink import JOB_SERVER_JAR, WorkerPool
 from examples.engines.flink_cluster import FLINK_LIBRARIES, FlinkCluster
@@ -160,9 +158,8 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
 
     Raises RuntimeError if a program fails.
     """
-    reports = f"{topic}-reports"
+    reports = engines.folder / f"{topic}-reports"
     engines.kafka.create_topic(topic, _PARTITIONS)
-    engines.kafka.create_topic(reports)
     start = int(time.time()) + _SECONDS_TO_START
     end = start + sum(seconds for _, seconds in steps)
     windows = (end - start) // _WINDOW_SECONDS
@@ -173,7 +170,7 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
         shh = stack.enter_context(_started(_stream_command(engines, topic, reports, start, end), engines.folder))
         producer = stack.enter_context(_started([*producing, str(float(start)), *words], engines.folder, pipe=True))
         sampler = stack.enter_context(Sampler(engines.newest_checkpoint))
-        arrivals = stack.enter_context(_Arrivals(engines.kafka.bootstrap, reports))
+        arrivals = stack.enter_context(_Arrivals(reports))
         while shh.poll() is None and time.time() < end + 60:
             if producer.poll():
                 raise RuntimeError("the producer failed.")
@@ -195,7 +192,7 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
     return LoadRun(start, topic, delays, sampler.samples, produced)
 
 
-def _stream_command(engines: Engines, topic: str, reports: str, start: int, end: int) -> list[str]:
+def _stream_command(engines: Engines, topic: str, reports: Path, start: int, end: int) -> list[str]:
     return [
         *(sys.executable, "-m", "dp_transforms.cli.main", "stream"),
         *(
@@ -204,7 +201,7 @@ def _stream_command(engines: Engines, topic: str, reports: str, start: int, end:
             "--time-format",
             "ms",
             "--output",
-            f"kafka://{engines.kafka.bootstrap}/{reports}",
+            str(reports),
         ),
         *("--start", _utc(start), "--end", _utc(end), "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
         *("--allowed-lateness", f"{_LATENESS_SECONDS}s", "--out-of-order", "0s"),
@@ -229,11 +226,11 @@ def _started(command: Sequence[str], folder: Path, *, pipe: bool = False) -> Ite
 
 
 class _Arrivals:
-    """Notes when each report is first there for a consumer of committed transactions."""
+    """Notes when each report is first there."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, reports: Path) -> None:
         self.seen: dict[int, float] = {}
-        self._servers, self._topic = servers, topic
+        self._reports = reports
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -246,18 +243,11 @@ class _Arrivals:
         self._thread.join()
 
     def _run(self) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
-        settings = {"bootstrap.servers": self._servers, "group.id": "arrivals", "isolation.level": "read_committed"}
-        consumer = Consumer({**settings, "enable.auto.commit": False, "log_level": 0})
-        consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
-        while not self._stopped.is_set():
-            for message in consumer.consume(10, 0.05):
-                if message.error() is None:
-                    _, record = decode_record(message.value())
-                    if isinstance(record, WindowReport):
-                        self.seen.setdefault(record.window_start, time.time())
-        consumer.close()
+        while not self._stopped.wait(0.05):
+            for path in self._reports.glob("*Z-*.jsonl"):  # named by the start of its window
+                start = datetime.datetime.strptime(path.name.partition("Z")[0], "%Y-%m-%dT%H%M%S")
+                moment = start.replace(tzinfo=datetime.UTC).timestamp()
+                self.seen.setdefault(int(moment) * 1_000_000, time.time())
 
 
 def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
@@ -305,7 +295,7 @@ def _figures(
     )
     figures = [
         Figure("Rate that was held", rate, "events/s", (">=", 50_000), note),
-        Figure("Delay, p50", percentile(hold.delays, 0.5), "s", None, "from window end and lateness to the topic"),
+        Figure("Delay, p50", percentile(hold.delays, 0.5), "s", None, "from window end and lateness to the report"),
         Figure("Delay, p99", percentile(hold.delays, 0.99), "s", ("<=", _LATE_SECONDS)),
         Figure("Delay, last third / first third", late / early, "", ("<=", 1.5), f"{late:.2f} s / {early:.2f} s"),
         Figure("Worker's CPU per event, last third / first third", _ratio(cpu_late, cpu_early, "Python worker"), "",

@@ -18,8 +18,8 @@ Public names, loaded when first used:
   ``(key, WindowReport)`` out, a monitor for each key.
 - `ShiftingHeavyHitters`: the same without keys, and for plans of contributions; events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
-  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder` or a `ReportTopic`,
-  under a `ReportHeader`.
+  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder`, under a
+  `ReportHeader`.
 - `HeavyHitterRows`: the same declared by plain values, rows in and rows out: for Beam YAML and Java.
 - `replay`: a table of events in, a `Report` out, by one call that needs to know nothing of Beam. `read_report`: a
   report file as a `Report`, which any library that takes Arrow reads as a table.
@@ -34,8 +34,8 @@ errors and lean_imports are for all of them.
 - plan: what is declared: windows and budget, as a `Plan`.
 - core: the algorithm on numpy columns: keyed noise, user budgets and contribution counters, thresholds, names.
 - papers: a library beside the pipeline, which runs none of it: the papers' mechanisms, each to be used alone.
-- logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
-  answer for a window.
+- logs: events in: files, and streams, which are partitions that grow. reports: answers out; a folder that
+  keeps the first answer for a window.
 - runs: what one part of a run hands to the next; the ledger, which refuses what would overspend.
 - audit: what the worst streams attain, exactly, against a plan's claim.
 - local: a replay on this machine, without an engine.
@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from dp_transforms.plan.window_schedule import WindowSchedule
     from dp_transforms.reports import Report, ReportHeader, read_report
     from dp_transforms.reports.report_folder import ReportFolder
-    from dp_transforms.reports.report_topic import ReportTopic
 
 _HOME = {
     "EventBatch": "core.event_batch",
@@ -91,7 +90,6 @@ _HOME = {
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
-    "ReportTopic": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
     "ThresholdMonitorEvolving": "beam.threshold_monitor",
     "StreamClock": "logs.streams.partition_progress",
@@ -118,7 +116,6 @@ __all__ = [
     "Report",
     "ReportFolder",
     "ReportHeader",
-    "ReportTopic",
     "ShiftingHeavyHitters",
     "StreamClock",
     "ThresholdMonitorEvolving",

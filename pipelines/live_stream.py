@@ -30,6 +30,7 @@ from dp_transforms.cli.stream_job import PATHS, PROGRAM, check_source, make_abso
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.stores.kafka_client import is_topic
+from dp_transforms.stores.remote_files import is_remote
 
 
 @click.command("live_stream", cls=Program, params=PROGRAM)
@@ -41,7 +42,7 @@ def command(options: Options) -> None:
     with user_errors(ValueError):
         runner = runner_options(words, job_name=job_name(options.stream, run_id), streaming=True)
         if is_on_dataflow(runner) and not is_dry(runner):
-            check_shared(options, PATHS, is_topic, "topics")
+            check_shared(options, PATHS, _is_shared, "a topic, a URL of a store")
         make_absolute(options)
         plan, noise_key = read_plan(options.plan_file), noise_key_of(options)
         job = stream_job(options, plan, noise_key, run_id, options.stop_file, options.partitions)
@@ -58,6 +59,10 @@ def command(options: Options) -> None:
         raise UserError(
             f"the job was cancelled: {error} Resume run {run_id} from what the runner has stored."
         ) from None
+
+
+def _is_shared(place: str) -> bool:
+    return is_topic(place) or is_remote(place)
 
 
 def check_run_id(options: Options, *, is_resumed: bool) -> None:

@@ -8,7 +8,7 @@ users pay for contributions. The way of an event:
 read_events            a log, or elements of any kind -> batches of events
 assign_windows         batches -> contributions by key, window and shard of users; when a window is complete
 at_once                these, of bounded input -> reports: users and items in turn, once or in rounds
-write_reports          reports -> one file, when all is done, or a folder or topic; rejected rows -> for the operator
+write_reports          reports -> one file, when all is done, or a folder; rejected rows -> for the operator
 release_heavy_hitters  `ShiftingHeavyHitters`, which joins these steps
 release_rows           `HeavyHitterRows`, declared by plain values: rows -> rows with a schema, in order
 

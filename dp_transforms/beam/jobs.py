@@ -31,7 +31,7 @@ from dp_transforms.logs import estimate_log
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportHeader, ReportSink
+from dp_transforms.reports import ReportFolder, ReportHeader
 
 _SECONDS_TO_CANCEL, _REST_SECONDS, _PATIENCE_SECONDS = 30.0, 60.0, 120.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work
@@ -145,7 +145,7 @@ class StreamJob:
     run_id: str
     stream: str
     public_items: str | None
-    sink: ReportSink
+    sink: ReportFolder
     dead_letter: str | None
     stop_file: str | None
 
@@ -198,7 +198,6 @@ def watch_to_end(pipeline: beam.Pipeline, job: StreamJob, *, pause_seconds: floa
         running.raise_error()
     finally:
         running.cancel()
-        reports.close()
 
 
 class RunningPipeline:

@@ -1,30 +1,26 @@
-"""Write: the reports of a run into one file, when all is done, or into a folder or a topic, by and by; and its rejected
-rows.
+"""Write: the reports of a run into one file, when all is done, or into a folder, by and by; and its rejected rows.
 
 Any bundle may run twice, and a worker may die between any two lines. So all that one file holds is grouped first, which
 settles what was drawn before. Then it is written to a draft, and the finished file gets its name at once; a URL takes
-it in one request (`dp_transforms.stores`). A step that runs twice writes the same file twice, or finds it there. A sink
-of a stream keeps the first answer for each window: a report that is written twice is there once, and a second answer is
-never written (`dp_transforms.reports`).
+it in one request (`dp_transforms.stores`). A step that runs twice writes the same file twice, or finds it there. A
+folder of a stream keeps the first answer for each window: a report that is written twice is there once, and a second
+answer is never written (`dp_transforms.reports`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
 import os
 import pathlib
 import struct
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BooleanCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
-from apache_beam.utils.shared import Shared
 
 from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.workers import operator_counter
@@ -34,8 +30,8 @@ from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import MOST_REJECTED, RejectedEvents, pack_rejected, write_rejected_lines
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.files import replace_whole, report_file_bytes, write_error
+from dp_transforms.reports.report_folder import ReportFolder, ReportWriter, key_of
 from dp_transforms.reports.report_records import RunEnded, checked_report
-from dp_transforms.reports.report_writer import ReportSink, ReportWriter, key_of
 from dp_transforms.stores.local_files import write_whole
 from dp_transforms.stores.remote_files import is_remote, put_new
 
@@ -230,16 +226,16 @@ def _write_into_folder(rejected: RejectedEvents, folder: str) -> str:
 
 class WriteReportStream(beam.PTransform):
     """Writes the reports of one stream, and then its end. Takes ``(reports, ended)``, bounded or not. The pipeline
-    begins with opening the sink: a worker that cannot use it says so then, and not with the first report.
+    begins with opening the folder: a worker that cannot use it says so then, and not with the first report.
 
-    sink: a `ReportFolder` or a `ReportTopic`.
-    header: what the sink says about the run, such as its run id and its stream.
+    sink: where the first answer for each window is kept.
+    header: what the folder says about the run, such as its run id and its stream.
 
     Returns a PCollection of the keys that were written; a report that is written twice has its key there twice. If the
-    sink refuses a worker, the bundle of that worker fails with StreamError.
+    folder refuses a report, the bundle fails with StreamError.
     """
 
-    def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
+    def __init__(self, sink: ReportFolder, header: ReportHeader) -> None:
         super().__init__()
         header.to_json()
         self._sink, self._header = sink, header
@@ -254,81 +250,38 @@ class WriteReportStream(beam.PTransform):
         return keyed | "WriteReports" >> beam.ParDo(_WriteStreamDoFn(self._sink, self._header)).with_output_types(str)
 
 
-class _SharedWriter:
-    """The one writer of a step of a pipeline in this process.
-
-    An engine may keep several copies of a DoFn, and use them in turns or at once. If each copy opened the sink, it
-    would shut out the others.
-    """
-
-    def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
-        self._sink, self._header = sink, header
-        self._lock = threading.Lock()
-        self._writer: ReportWriter | None = None
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[ReportWriter]:
-        """The open writer, for one thread at a time. After an error it is closed."""
-        with self._lock:
-            try:
-                if self._writer is None:
-                    self._writer = self._sink.open(self._header)
-                yield self._writer
-            except BaseException:
-                self._give_up()
-                raise
-
-    def close(self) -> None:
-        with self._lock:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-
-
 class _WriteStreamDoFn(beam.DoFn):
-    """Writes at the end of each bundle: the reports in the order of arrival, then the end of the run; and commits. An
-    empty element only opens the sink.
+    """Writes reports in the order of arrival, and the end of the run behind those of its bundle. An empty element only
+    opens the folder.
 
     Stateful, since a DoFn with state gets all elements of one key, which is all of them, on one worker at a time.
     """
 
     ONE_WORKER = ReadModifyWriteStateSpec("one_worker_v1", BooleanCoder())  # never set
 
-    def __init__(self, sink: ReportSink, header: ReportHeader) -> None:
+    def __init__(self, sink: ReportFolder, header: ReportHeader) -> None:
         self._sink, self._header = sink, header
-        self._in_process = Shared()  # the same in all copies, which come from one job graph
-        self._bundle: list[WindowReport | RunEnded | None] = []
-
-    def setup(self) -> None:
-        self._shared = self._in_process.acquire(lambda: _SharedWriter(self._sink, self._header))
+        self._writer: ReportWriter | None = None
 
     def start_bundle(self) -> None:
-        self._bundle = []
+        self._ended: RunEnded | None = None
 
     def process(
         self,
         element: tuple[str, bytes],
         one_worker: Any = beam.DoFn.StateParam(ONE_WORKER),
     ) -> Iterator[str]:
-        found = _unpack(element[1]) if element[1] else None
-        self._bundle.append(found)
-        if found is not None:
-            yield key_of(found)
+        if self._writer is None:
+            self._writer = self._sink.open(self._header)
+        if not element[1]:
+            return
+        found = _unpack(element[1])
+        if isinstance(found, RunEnded):
+            self._ended = found
+        else:
+            self._writer.write(found)
+        yield key_of(found)
 
     def finish_bundle(self) -> None:
-        if not self._bundle:
-            return
-        with self._shared.opened() as writer:
-            for report in self._bundle:
-                if isinstance(report, WindowReport):
-                    writer.write(report)
-            for ended in self._bundle:
-                if isinstance(ended, RunEnded):
-                    writer.end(ended)
-            writer.commit()
-
-    def teardown(self) -> None:
-        self._shared.close()
+        if self._writer is not None and self._ended is not None:
+            self._writer.end(self._ended)

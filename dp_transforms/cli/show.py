@@ -25,13 +25,13 @@ from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.reports import (
     TABLE_FORMATS,
     Report,
-    ReportFolder,
     ReportHeader,
     encode_trend,
     flat_table,
     read_report,
     write_flat,
 )
+from dp_transforms.reports.report import folder_of_stream
 from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
@@ -105,7 +105,7 @@ def command(options: Options) -> None:
 
 def end_in_words(paths: Sequence[str], report: Report) -> str:
     """For all but one file whether the run has ended."""
-    if not ReportFolder(paths[0]).is_begun:
+    if folder_of_stream(paths[0]) is None:
         return _NO_END_IN_PARTS if len(paths) > 1 or os.path.isdir(paths[0]) else ""
     if report.ended is None:
         return "The run goes on: further windows may follow."

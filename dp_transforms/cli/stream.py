@@ -60,11 +60,12 @@ from dp_transforms.cli.stream_watch import StreamPage, StreamRequest, StreamWatc
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.rounds import STREAM
-from dp_transforms.reports.report_writer import check_same_run
+from dp_transforms.reports.report_folder import check_same_run
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.records import PartRequest
 from dp_transforms.stores.kafka_client import is_topic
 from dp_transforms.stores.local_files import check_folder, open_regular
+from dp_transforms.stores.remote_files import is_remote
 
 _NOTHING_STARTED = "nothing was started"
 _IN_PROCESS = (
@@ -201,10 +202,10 @@ def stream_request(options: Options, words: Sequence[str]) -> StreamRequest:
                 " again. Make one with `shh plan stream`."
             )
         job = stream_job(options, plan, noise_key, run_id)
-        stop_file = stop_file_of(job.sink.folder, is_here=is_here, once=options.once, is_resumed=is_resumed)
+        stop_file = stop_file_of(job.sink.path, is_here=is_here, once=options.once, is_resumed=is_resumed)
         job = dataclasses.replace(job, stop_file=stop_file)
         request = StreamRequest(job, runner, is_resumed, options.once)
-        _check_new_or_resumed(request, is_fresh=options.run_id is None)
+        _check_new_or_resumed(request)
     if not is_resumed and options.ledger is None:
         # A run begins under a name of the operator's only where a ledger knows which names were used with its key.
         remedy = "Leave --run-id out: a fresh one is drawn. With --ledger, which knows the names, a run may be named."
@@ -226,7 +227,7 @@ def _noise_key(options: Options, runner: PipelineOptions) -> KeyFile | None:
 
 def _check_places(options: Options, *, is_here: bool) -> None:
     """What must be there before. Raises UserError."""
-    output = None if is_topic(options.output) else options.output
+    output = None if is_remote(options.output) else options.output
     for name, folder in (("--output ", output), ("--dead-letter ", options.dead_letter)):
         if folder is not None and is_here:
             with user_errors(ValueError, prefix=name):
@@ -242,27 +243,27 @@ def _check_places(options: Options, *, is_here: bool) -> None:
             ) from None
 
 
-def stop_file_of(folder: str | None, *, is_here: bool, once: bool, is_resumed: bool) -> str | None:
-    """Beside the folder of reports; else, where all workers are in this process, in a new folder that only this user
-    can enter. None: nobody can request a stop. Raises UserError."""
-    path = None if folder is None else f"{folder}.stop"
+def stop_file_of(folder: str, *, is_here: bool, once: bool, is_resumed: bool) -> str | None:
+    """Beside the folder of reports; of one in a store, where all workers are in this process, in a new folder that only
+    this user can enter. None: nobody can request a stop. Raises UserError."""
+    path = None if is_remote(folder) else f"{folder}.stop"
     if path is None and is_here:
         try:
             path = os.path.join(tempfile.mkdtemp(prefix="shh-"), "stop")
         except OSError as error:
             raise UserError(f"no folder for a stop file can be made: {error.strerror}. Set TMPDIR.") from None
     if path is None and once:
-        raise InputError("once", "needs a folder as --output, beside which all workers see a stop file.")
+        raise InputError("once", "needs a path as --output, beside which all workers see a stop file.")
     if path is not None and os.path.lexists(path) and not is_resumed:
         # A run that is resumed goes on to drain where that was asked for.
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it.")
     return path
 
 
-def _check_new_or_resumed(request: StreamRequest, *, is_fresh: bool) -> None:
+def _check_new_or_resumed(request: StreamRequest) -> None:
     """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
     job = request.job
-    header, _, ended = job.sink.before(job.run_id, is_fresh=is_fresh)
+    header, _, ended = job.sink.before()
     if header is None:
         return
     if ended is not None:

@@ -25,8 +25,9 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, chec
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, EVENT, StreamClock
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import sink_of
-from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
+from dp_transforms.reports import ReportFolder
+from dp_transforms.stores.kafka_client import TOPIC, is_topic, topic_of
+from dp_transforms.stores.remote_files import UrlError, is_remote
 
 _PRODUCER = "producer"
 PATHS = ("input", "output", "kafka_config", "dead_letter", "noise_key_file", "stop_file")
@@ -47,7 +48,7 @@ READS = (
     rare(["--out-of-order"], type=DURATION_OR_ZERO, default="10s", help=_OUT_OF_ORDER),
     rare(["--idle-timeout"], type=DURATION, default="1m", help=_IDLE),
 )
-OUTPUT = option(["--output"], required=True, metavar="FOLDER|URL", help="Where reports go: a folder, or a topic.")
+OUTPUT = option(["--output"], required=True, metavar="FOLDER|URL", help="Where reports go: a folder, or its URL.")
 DEAD_LETTER = option(["--dead-letter"], metavar="FOLDER", help="Lists of records that cannot be read.")
 PROGRAM = [
     *READS,
@@ -66,14 +67,18 @@ def make_absolute(options: Options) -> None:
     for workers. Raises InputError for a URL in the place of a path, and for options that are not for these places."""
     if options.clock == _PRODUCER and not is_topic(options.input):
         raise InputError("clock", f"{_PRODUCER} needs a topic as --input.", f"Use {ARRIVAL}.")
-    if not is_topic(options.input) and not is_topic(options.output) and options.kafka_config is not None:
-        raise InputError("kafka_config", "needs a topic as --input or --output.", "Leave it out.")
+    if not is_topic(options.input) and options.kafka_config is not None:
+        raise InputError("kafka_config", "needs a topic as --input.", "Leave it out.")
     if is_topic(options.input) and options.csv_separator is not None:
         raise InputError("csv_separator", "needs a folder as --input: it is for files.", "Leave it out.")
     for name in PATHS:
         path = vars(options).get(name)
-        if path is None or (name in ("input", "output") and is_topic(path)):
+        if path is None or (name == "input" and is_topic(path)):
             continue
+        if name == "output":
+            with user_errors(UrlError, prefix="--output: "):
+                if is_remote(path):
+                    continue
         if "://" in path:
             raise InputError(name, "must be a path, got a URL.", "Mount what it names, and give the path of that.")
         setattr(options, name, os.path.abspath(path))
@@ -89,12 +94,9 @@ def stream_job(
 ) -> StreamJob:
     """Of the command and the program. partitions: as `KafkaTopic.first_partitions`. Nothing is asked. Raises ValueError
     and UserError."""
-    # Settings such as passwords go only to the servers that they were given for.
-    is_for_others = is_topic(options.input) and not have_same_servers(options.input, options.output)
-    with user_errors(ValueError, prefix="--output "):
-        sink = sink_of(options.output, client_config_file=None if is_for_others else options.kafka_config)
-    if options.dead_letter and sink.folder:
-        one, other = os.path.realpath(options.dead_letter), os.path.realpath(sink.folder)
+    sink = ReportFolder(options.output)
+    if options.dead_letter and not is_remote(sink.path):
+        one, other = os.path.realpath(options.dead_letter), os.path.realpath(sink.path)
         if one == other or one.startswith(other + os.sep):
             raise UserError(
                 "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."

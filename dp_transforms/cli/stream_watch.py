@@ -114,7 +114,6 @@ class StreamWatch:
             self._tell_end(ended, was_asked=self._made_stop_file or os.path.lexists(stop_file or ""))
             return ended
         finally:
-            self._follower.close()
             if self._made_stop_file and (ended is not None or not self._request.recovers):
                 self._remove_stop_file()
 
@@ -152,10 +151,9 @@ class StreamWatch:
         self._seen.update((report.stream, report.window_start) for report in new)
         if self._skips_first:
             self._skips_first = False
-            see = "" if self._job.sink.folder is None else f" See all with: shh show {self._job.sink.folder}"
             tell(
                 f"{len(new):,} windows with heavy items were reported before, some perhaps while no command watched:"
-                f" they are not shown here.{see}"
+                f" they are not shown here. See all with: shh show {self._job.sink.path}"
             )
         elif new:
             show_reports(new)
@@ -255,8 +253,7 @@ class StreamWatch:
             tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
         else:
             tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
-        if (folder := self._job.sink.folder) is not None:
-            tell(f"{len(self._seen):,} windows with heavy items; see all with: shh show {folder}")
+        tell(f"{len(self._seen):,} windows with heavy items; see all with: shh show {self._job.sink.path}")
 
     def _words_of_resume(self) -> str:
         return (

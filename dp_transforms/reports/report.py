@@ -17,6 +17,7 @@ from dp_transforms.reports.files import is_report_file, read_report_file, write_
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader, RunEnded, in_file_order
 from dp_transforms.reports.trends import Trend, latest_busy, trends
+from dp_transforms.stores.remote_files import UrlError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +114,7 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
     Raises ReportFileError for what is not a report or cannot be read, for files of several runs, and for a window that
     two files have.
     """
-    streams = [folder for path in paths if (folder := ReportFolder(os.fspath(path))).is_begun]
+    streams = [folder for path in paths if (folder := folder_of_stream(path)) is not None]
     if len(paths) > 1 and streams:
         raise ReportFileError(f"{streams[0].name} has the report of a stream. Read it by itself.")
     if streams:
@@ -142,6 +143,20 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
         owners |= {each[:3]: path for each in more}
         windows += more
     return Report(header, tuple(in_file_order(windows)))
+
+
+def folder_of_stream(path: str | os.PathLike[str]) -> ReportFolder | None:
+    """None for anything else. A store is not asked about the name of a file. Raises ReportFileError."""
+    path = os.fspath(path)
+    if "://" in path and is_report_file(path):
+        return None
+    try:
+        folder = ReportFolder(path)
+        return folder if folder.is_begun else None
+    except UrlError as error:
+        raise ReportFileError(str(error)) from None
+    except OSError as error:
+        raise ReportFileError(f"cannot read {path!r}: {error.strerror}.") from None
 
 
 def _files_in(folder: str | os.PathLike[str]) -> list[str]:

@@ -1,12 +1,16 @@
 """Reports as a folder: one report file per window with heavy items, which appears whole and is never replaced.
 
-A file is written under a hidden name, synced to the disk, and linked to its own name. The link fails if that name is
-taken: so one of two workers is first, and a reader sees a whole file or none. A worker that dies leaves at most a
-hidden file, which `open` removes when it is old.
+The first answer for a window of a run is kept for ever. The same answer again, as after the death of a worker, changes
+nothing. Another answer for the same window would be a second release that is not accounted for: it raises StreamError
+and is not written (docs/guarantee.md, "Retry and replay").
 
     header.json                              the run: a report file without windows
     2017-10-01T030000Z-1f0c2a9b.jsonl        a window, by its start and a digest of the name of the stream
     ended.json                               the run has ended
+
+On a disk a file is written under a hidden name, synced to the disk, and linked to its own name. The link fails if that
+name is taken: so one of two workers is first, and a reader sees a whole file or none. A worker that dies leaves at most
+a hidden file, which `open` removes when it is old. A store takes a file whole, and only under a name that is free.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -34,19 +39,15 @@ from dp_transforms.reports.report_records import (
     ReportHeader,
     RunEnded,
     checked_ended,
+    checked_report,
     decode_json,
     in_file_order,
 )
-from dp_transforms.reports.report_writer import (
-    Answer,
-    ReportFollower,
-    ReportNews,
-    ReportSink,
-    ReportWriter,
-    StreamContents,
-    check_same_run,
-)
 from dp_transforms.stores.local_files import new_on_disk, open_regular, read_regular, sync_folder
+from dp_transforms.stores.remote_files import RemoteFileError, exists, is_remote, list_beginning, put_new, read_stored
+
+# Header, reports and end of a run. None: the run has not started, or has not ended.
+StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
 
 _HEADER, _ENDED = "header.json", "ended.json"
 _WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.jsonl")
@@ -60,11 +61,22 @@ class _EndedFile(msgspec.Struct, forbid_unknown_fields=True):
     ended: EndedFields
 
 
-@dataclasses.dataclass(frozen=True)
-class ReportFolder(ReportSink):
-    """A folder that all workers see under one path, on a file system with hard links.
+class ReportNews(NamedTuple):
+    """What one reading of a follower finds. reports: those that no reading before had, in order. is_new: this is a
+    first reading, and they are all. header: None while the run has not begun."""
 
-    path: created if it is missing; holds one run of one stream.
+    header: ReportHeader | None
+    reports: list[WindowReport]
+    ended: RunEnded | None
+    is_new: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFolder:
+    """Names a folder of reports; small, and can be pickled into a job graph.
+
+    path: of a folder that all workers see under one path, on a file system with hard links; or its URL in a store.
+        Created if it is missing; holds one run of one stream.
     """
 
     path: str
@@ -72,111 +84,231 @@ class ReportFolder(ReportSink):
     def __post_init__(self) -> None:
         if not isinstance(self.path, (str, os.PathLike)) or not os.fspath(self.path):
             raise ValueError(f"path of a report folder must be a path that is not empty, got {self.path!r}.")
+        is_remote(self.path)  # refuses a URL that cannot be used
         object.__setattr__(self, "path", os.fspath(self.path))
 
     @property
     def name(self) -> str:
+        """How errors name it."""
         return f"the folder {self.path!r}"
 
     @property
-    def folder(self) -> str:  # type: ignore[override]
-        return self.path
+    def is_begun(self) -> bool:
+        """Whether a run has begun to write into it. Raises OSError for a store that does not say."""
+        return exists(self.place(_HEADER))
+
+    def place(self, name: str) -> str:
+        """The path or the URL of one of its files."""
+        return f"{self.path.rstrip('/')}/{name}"
 
     def open(self, header: ReportHeader) -> ReportWriter:
-        """Starts the run, or continues it. Raises StreamError if the folder holds another run, or other files."""
-        folder = pathlib.Path(self.path)
-        with _folder_errors(folder):
-            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _remove_stale(folder)
+        """Starts the run of the header, or continues it. Raises StreamError, and writes nothing, if the folder holds
+        another run, the same run with another plan, or other files."""
+        with self.errors():
+            if not is_remote(self.path):
+                pathlib.Path(self.path).mkdir(mode=0o755, parents=True, exist_ok=True)
+                _remove_stale(self.path)
             if not self.is_begun:
-                _check_empty(folder)
-                _put_first(folder / _HEADER, report_file_bytes(header, [], "json"))
-            found, _ = read_report_file(folder / _HEADER)
+                self._check_empty()
+                _put_first(self.place(_HEADER), report_file_bytes(header, [], "json"))
+            found, _ = read_report_file(self.place(_HEADER))
         check_same_run(self.name, found, header)
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
-        return _FolderWriter(folder, self.name, found)
+        return ReportWriter(self, found)
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether a run has begun to write into it."""
-        return (pathlib.Path(self.path) / _HEADER).exists()
-
-    def before(self, run_id: str, *, is_fresh: bool) -> StreamContents:
-        """Whichever run is there: a folder holds one. One that is missing is still to be made, or a mount of the
-        workers, who check it."""
-        folder = pathlib.Path(self.path)
-        if not folder.is_dir():
+    def before(self) -> StreamContents:
+        """What is there when a run begins, or goes on, whichever run it is. Raises StreamError, also for other files.
+        A path that is missing is still to be made, or a mount of the workers, who check it."""
+        if not is_remote(self.path) and not os.path.isdir(self.path):
             return None, [], None
         found = self.read()
         if found[0] is None:
-            with _folder_errors(folder):
-                _check_empty(folder)
+            with self.errors():
+                self._check_empty()
         return found
 
     def follow(self, run_id: str | None = None) -> ReportFollower:
-        return _FolderFollower(self, run_id)
+        """For who looks again and again: a look costs what is new, not what is there. Reads nothing yet.
+
+        run_id: None for whichever run is there.
+        """
+        return ReportFollower(self, run_id)
+
+    def read(self, run_id: str | None = None) -> StreamContents:
+        """What can be read of the run so far, windows in order. Raises StreamError, also for what is damaged."""
+        return self.follow(run_id).read_new()[:3]
+
+    def window_names(self) -> list[str]:
+        """Of the files of windows, in their order."""
+        return sorted(name for name in self._names() if _WINDOW.fullmatch(name))
+
+    def read_window(self, name: str, header: ReportHeader) -> WindowReport:
+        """Raises ReportFileError for a file that is not of this run, or not of this window."""
+        found, held = read_report_file(self.place(name))
+        is_own = found == header and len(held) == 1 and held[0].stream == header.stream
+        if not is_own or name != _window_name(held[0]):
+            raise ReportFileError(f"{self.place(name)!r} is not a window of this run. Move it away.")
+        return held[0]
+
+    def read_ended(self) -> RunEnded | None:
+        """The end that is there."""
+        place = self.place(_ENDED)
+        if not exists(place):
+            return None
+        read = read_stored if is_remote(place) else read_regular
+        found = decode_json(read(place, _MAX_ENDED_BYTES), _EndedFile, _MAX_ENDED_BYTES)
+        return checked_ended(msgspec.structs.astuple(found.ended))
+
+    def _names(self) -> list[str]:
+        if not is_remote(self.path):
+            return os.listdir(self.path)
+        folder = self.place("")
+        return [file.url.removeprefix(folder) for file in list_beginning(folder)]
+
+    def _check_empty(self) -> None:
+        """Raises StreamError if there are other files. A header that another worker has just written is not one."""
+        names = self._names()
+        if _HEADER not in names and any(not _TEMPORARY.fullmatch(name) for name in names):
+            raise StreamError(f"{self.name} holds other files. Name a new or an empty folder.")
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turns errors of files into a StreamError of one line."""
+        try:
+            yield
+        except ReportFileError as error:
+            raise StreamError(f"{self.name} cannot be used: {error}") from error
+        except OSError as error:
+            remedy = " All workers must be able to write to it. Its file system must have hard links and free space."
+            if isinstance(error, RemoteFileError):  # which has a remedy of its own
+                remedy = ""
+            raise StreamError(f"{self.name} cannot be used: {error.strerror}.{remedy}") from error
 
 
-class _FolderFollower(ReportFollower):
-    """No file is ever replaced, so each is read once."""
+class ReportFollower:
+    """Reads a run as it grows. No file is ever replaced, so each is read once. For one thread at a time."""
 
-    def __init__(self, sink: ReportFolder, run_id: str | None) -> None:
-        self._sink, self._folder, self._run_id = sink, pathlib.Path(sink.path), run_id
+    def __init__(self, folder: ReportFolder, run_id: str | None) -> None:
+        self._folder, self._run_id = folder, run_id
         self._header: ReportHeader | None = None
         self._known: set[str] = set()
 
     def read_new(self) -> ReportNews:
-        with _folder_errors(self._folder):
-            if not self._sink.is_begun:  # a run may be away for a while
+        """What is new, windows in order. It is a first reading again once another run is there. Raises StreamError, and
+        loses nothing by it: the next reading goes on."""
+        with self._folder.errors():
+            if not self._folder.is_begun:  # a run may be away for a while
                 return ReportNews(None, [], None, self._header is None)
-            header, _ = read_report_file(self._folder / _HEADER)
+            header, _ = read_report_file(self._folder.place(_HEADER))
             asked = dataclasses.replace(header, run_id=self._run_id or header.run_id)
-            check_same_run(self._sink.name, header, asked)
+            check_same_run(self._folder.name, header, asked)
             is_new = header != self._header
             if is_new:
                 self._known = set()
-            ended = _read_ended(self._folder)  # before the reports, so that none is missed once the end is seen
-            names = [name for name in _window_names(self._folder) if name not in self._known]
-            reports = [_read_window(self._folder / name, header) for name in names]
+            ended = self._folder.read_ended()  # before the reports, so that none is missed once the end is seen
+            names = [name for name in self._folder.window_names() if name not in self._known]
+            reports = [self._folder.read_window(name, header) for name in names]
         self._header = header
         self._known.update(names)
         return ReportNews(header, in_file_order(reports), ended, is_new)
 
 
-class _FolderWriter(ReportWriter):
-    """Every file is on the disk when it is put, so there is nothing to commit."""
+class ReportWriter:
+    """A folder that is open for one run. All that it has written is durable, and can be read. header: of the run, as
+    the folder holds it."""
 
-    def __init__(self, folder: pathlib.Path, name: str, header: ReportHeader) -> None:
-        super().__init__(name, header)
-        self._folder = folder
+    def __init__(self, folder: ReportFolder, header: ReportHeader) -> None:
+        self._folder, self.header = folder, header
 
-    def get(self, record: Answer) -> bool | None:
-        return self.put_first(record) if self._path(record).exists() else None
+    def write(self, report: WindowReport) -> str:
+        """Writes the report unless it is already there. Returns its key.
 
-    def put_first(self, record: Answer) -> bool:
-        path = self._path(record)
+        Raises StreamError for a second answer, and for a report that is one too many for the end that is written, and
+        ReportFileError for a report that must not be published.
+        """
+        return self._keep(checked_report(report))
+
+    def end(self, ended: RunEnded) -> str:
+        """Writes that the run has ended; some of its reports may still come. Returns the key. Raises StreamError if
+        there are more reports than the end says, or another end."""
+        return self._keep(checked_ended(ended))
+
+    def _keep(self, record: WindowReport | RunEnded) -> str:
+        if record.stream != self.header.stream:
+            raise StreamError(
+                "the report and the folder belong to different streams. Give each stream a folder of its own."
+            )
+        name = _ENDED if isinstance(record, RunEnded) else _window_name(record)
+        with self._folder.errors():
+            if not exists(self._folder.place(name)):
+                self._check_count(record)
+            is_same = self._put_first(name, record)
+        if not is_same:
+            raise StreamError(f"{self._folder.name}: {_second(record)}")
+        return key_of(record)
+
+    def _put_first(self, name: str, record: WindowReport | RunEnded) -> bool:
+        """Whether what is there now is the same."""
+        place = self._folder.place(name)
         if isinstance(record, RunEnded):
-            _put_first(path, json.dumps({"ended": record._asdict()}, ensure_ascii=False).encode() + b"\n")
-            return self.ended() == record
+            _put_first(place, json.dumps({"ended": record._asdict()}, ensure_ascii=False).encode() + b"\n")
+            return self._folder.read_ended() == record
         content = report_file_bytes(self.header, [record], "json")
         # Other bytes can be the same report.
-        return _put_first(path, content) == content or _read_window(path, self.header) == record
+        return _put_first(place, content) == content or self._folder.read_window(name, self.header) == record
 
-    def count(self) -> int:
-        return len(_window_names(self._folder))
+    def _check_count(self, record: WindowReport | RunEnded) -> None:
+        """Raises StreamError if the reports would be more than the run has given by its end."""
+        ended = record if isinstance(record, RunEnded) else self._folder.read_ended()
+        if ended is None:
+            return
+        held, name = len(self._folder.window_names()), self._folder.name
+        if ended is not record and held >= ended.reports:
+            raise StreamError(
+                f"{name}: the run has ended with {ended.reports} reports, and all are there; nothing was written."
+                " Start a new run."
+            )
+        if held > ended.reports:
+            # Another attempt at the run gave answers that this one does not give: the two have read other records.
+            raise StreamError(
+                f"{name}: it holds {held} reports, and the run ends with {ended.reports}; its end was not written. The"
+                " log has lost or changed records since an earlier attempt, or a clock was set back. Bring the log back"
+                " as it was; if that cannot be, this run ends here."
+            )
 
-    def ended(self) -> RunEnded | None:
-        return _read_ended(self._folder)
 
-    def errors(self) -> contextlib.AbstractContextManager[None]:
-        return _folder_errors(self._folder)
-
-    def _path(self, record: Answer) -> pathlib.Path:
-        return self._folder / (_ENDED if isinstance(record, RunEnded) else _window_name(record))
+def key_of(record: WindowReport | RunEnded) -> str:
+    """What identifies a record of a run, all of it public: the stream, and a time for a report alone."""
+    return f"{record.stream}|{format_utc(record.window_start) if isinstance(record, WindowReport) else 'end'}"
 
 
-def _put_first(path: pathlib.Path, content: bytes) -> bytes:
-    """Makes the file unless it exists. Returns its content; the content and the name are then on the disk."""
+def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:
+    """Raises StreamError unless both are the same report of the same run: run id, stream, plan and kind of windows."""
+    if problem := found.unlike(header):
+        raise StreamError(
+            f"{place} belongs to another run: {problem}. Name another place, or give this run the same one to continue"
+            " it."
+        )
+
+
+def _second(record: WindowReport | RunEnded) -> str:
+    if isinstance(record, RunEnded):
+        return "the run has already ended, after another number of windows; nothing was written. Start a new run."
+    return (
+        f"the window {key_of(record)!r} already has another answer; nothing was written. Two runs share the run id, or"
+        " the noise key or the log has changed. Start a new run, with a budget of its own."
+    )
+
+
+def _put_first(place: str, content: bytes) -> bytes:
+    """Makes the file unless it exists. Returns its content; the content and the name are then stored."""
+    if is_remote(place):
+        try:
+            put_new(place, content)
+        except FileExistsError:
+            return read_stored(place, len(content))
+        return content
+    path = pathlib.Path(place)
     if not path.exists():
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
@@ -198,52 +330,10 @@ def _window_name(report: WindowReport) -> str:
     return f"{format_utc(report.window_start).replace(':', '')}-{stream}.jsonl"
 
 
-def _window_names(folder: pathlib.Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if _WINDOW.fullmatch(name))
-
-
-def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
-    found, reports = read_report_file(path)
-    held = list(reports)
-    is_own = found == header and len(held) == 1 and held[0].stream == header.stream
-    if not is_own or path.name != _window_name(held[0]):
-        raise ReportFileError(f"{str(path)!r} is not a window of this run. Move it away.")
-    return held[0]
-
-
-def _read_ended(folder: pathlib.Path) -> RunEnded | None:
-    path = folder / _ENDED
-    if not path.exists():
-        return None
-    found = decode_json(read_regular(path, _MAX_ENDED_BYTES), _EndedFile, _MAX_ENDED_BYTES)
-    return checked_ended(msgspec.structs.astuple(found.ended))
-
-
-def _check_empty(folder: pathlib.Path) -> None:
-    """Raises StreamError if the folder has other files. A header that another worker has just written is not one."""
-    names = set(os.listdir(folder))
-    if _HEADER not in names and any(not _TEMPORARY.fullmatch(name) for name in names):
-        raise StreamError(f"the folder {str(folder)!r} holds other files. Name a new or an empty folder.")
-
-
-def _remove_stale(folder: pathlib.Path) -> None:
+def _remove_stale(folder: str) -> None:
     """Removes files of workers that died while they wrote."""
-    for name in os.listdir(folder):
-        if _TEMPORARY.fullmatch(name):
+    for path in pathlib.Path(folder).iterdir():
+        if _TEMPORARY.fullmatch(path.name):
             with contextlib.suppress(FileNotFoundError):
-                if os.stat(folder / name).st_mtime < time.time() - _STALE_SECONDS:
-                    os.unlink(folder / name)
-
-
-@contextlib.contextmanager
-def _folder_errors(folder: pathlib.Path) -> Iterator[None]:
-    """Turns errors of files into a StreamError of one line."""
-    try:
-        yield
-    except ReportFileError as error:
-        raise StreamError(f"the folder {str(folder)!r} cannot be used: {error}") from error
-    except OSError as error:
-        raise StreamError(
-            f"the folder {str(folder)!r} cannot be used: {error.strerror}. All workers must be able to write to"
-            " it, and its file system must have hard links and free space."
-        ) from error
+                if path.stat().st_mtime < time.time() - _STALE_SECONDS:
+                    path.unlink()

@@ -13,7 +13,7 @@ from dp_transforms.checks import how_to_install, on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.stores.local_files import read_regular
 
-TOPIC = "kafka://HOST:PORT/TOPIC"  # what names a topic, as an input or as an output
+TOPIC = "kafka://HOST:PORT/TOPIC"  # what names a topic
 _MAX_FILE_BYTES = 1 << 20
 _SCHEME = "kafka://"
 _SERVERS_AND_TOPIC = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Za-z0-9._-]{1,249})")
@@ -21,11 +21,6 @@ _SERVERS_AND_TOPIC = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Z
 
 def is_topic(place: str) -> bool:
     return place.startswith(_SCHEME)
-
-
-def have_same_servers(one: str, other: str) -> bool:
-    """Whether both are topics of the same servers."""
-    return is_topic(one) and one.rpartition("/")[0] == other.rpartition("/")[0]
 
 
 def topic_of(url: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Topics of a stream: whose clock they have is asked before a run begins, and said or refused; and whose settings."""
+"""Topics of a stream: whose clock they have is asked before a run begins, and said or refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dp_transforms.cli.stream import command, stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
-from dp_transforms.reports.report_topic import ReportTopic
 from tests.helpers.small_runs import key_file
 
 
@@ -38,19 +37,6 @@ def test_the_command_believes_producers_only_where_it_was_told_to(words, only, t
     source = request_of(tmp_path, "--input", "kafka://b:1/clicks", "--output", output, *words).source
     assert isinstance(source, KafkaTopic)
     assert source.append_times_only is only
-
-
-def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path):
-    (tmp_path / "one").write_text("sasl.username=shh\n")
-    one = str(tmp_path / "one")
-    given = ["--input", "kafka://b:1,c:2/clicks", "--kafka-config", one]
-    for words, config in (
-        (["--output", "kafka://b:1,c:2/trends"], one),
-        (["--output", "kafka://b:1/trends"], None),
-    ):
-        sink = request_of(tmp_path, *given, *words).sink
-        assert isinstance(sink, ReportTopic)
-        assert (f"kafka://{sink.bootstrap_servers}/{sink.topic}", sink.client_config_file) == (words[1], config)
 
 
 def test_the_brokers_clock_needs_no_word(monkeypatch):

@@ -28,7 +28,7 @@ REFUSED = {
     "stream": f"""
         {STREAM} --plan p --delta 1e-9: --delta cannot be used with --plan
         {STREAM} --clock producer: --clock producer needs a topic as --input.
-        {STREAM} --kafka-config c: --kafka-config needs a topic as --input or --output.
+        {STREAM} --kafka-config c: --kafka-config needs a topic as --input.
         {TOPIC} --csv-separator x: --csv-separator needs a folder as --input: it is for files.
         {STREAM} --titles t.csv: --titles needs --html: they are for the page.
         {STREAM} --caps 2 1e-6: --caps needs --ledger.

@@ -57,15 +57,15 @@ KAFKA = ["--input", "kafka://localhost:9/t"]
         (["--input", "nowhere", *OUT, *KEY], ["--input", "nowhere"]),
         ([*FOLDER, "--output", "a.file", *KEY], ["--output", "is a file"]),
         ([*FOLDER, "--output", "logs", *KEY], ["the folder", "other files"]),
-        ([*FOLDER, "--output", "kafka://h/t", *KEY], ["--output must be kafka://HOST:PORT/TOPIC"]),
+        ([*FOLDER, "--output", "kafka://h:1/t", *KEY], ["--output: URLs kafka://... are not known"]),
         ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
         ([*FOLDER, "--output", "stopped", *KEY], ["stopped.stop exists", "Remove it"]),
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
         ([*FOLDER, *OUT, *KEY, "--flink_master=jobs:1"], ["--flink_master is an option of Beam", "--runner"]),
         ([*FOLDER, *OUT, *KEY, *CLUSTER, "--savepoint_path=/s"], ["--run-id must be given for a run that is resumed"]),
         (
-            [*KAFKA, "--output", "kafka://localhost:9/r", *KEY, *CLUSTER, "--once"],
-            ["--once needs a folder as --output"],
+            [*KAFKA, "--output", "s3://bucket/r", *KEY, *CLUSTER, "--once"],
+            ["--once needs a path as --output"],
         ),
     ],
 )
@@ -220,11 +220,11 @@ def test_a_stop_file_is_beside_the_reports_or_where_nobody_else_can_make_one(tmp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     options = {"once": False, "is_resumed": False}
     assert stop_file_of("/x/reports", is_here=False, **options) == "/x/reports.stop"
-    assert stop_file_of(None, is_here=False, **options) is None
+    assert stop_file_of("s3://b/reports", is_here=False, **options) is None
     assert list(tmp_path.iterdir()) == []
     before = os.umask(0)
     try:
-        path, other = (pathlib.Path(str(stop_file_of(None, is_here=True, **options))) for _ in range(2))
+        path, other = (pathlib.Path(str(stop_file_of("s3://b/r", is_here=True, **options))) for _ in range(2))
     finally:
         os.umask(before)
     assert path.parent.parent == tmp_path

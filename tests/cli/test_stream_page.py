@@ -16,7 +16,7 @@ from dp_transforms.views.page import report_page
 from tests.cli.stream_words import FOLDER, HISTORY, KEY, PLAN, run, write_log_and_key
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.pages import Page, told
-from tests.helpers.sinks import write_all
+from tests.helpers.report_samples import write_all
 
 PLAN_OF_STORIES = hourly_plan()
 HEADER = header_of(PLAN_OF_STORIES)

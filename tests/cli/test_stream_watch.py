@@ -35,27 +35,23 @@ class Sink:
         self.made_anew = made_anew
         self.reads = 0
         self.given = 0
-        self.is_closed = False
 
     def follow(self, run_id):
         assert run_id == "run-1"
         return self
 
-    folder = "reports"
+    path = "reports"
 
     def read_new(self):
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
         is_new = self.reads == 0 or self.reads in self.made_anew
         self.reads += 1
         if answer is None:
-            raise StreamError("the topic 'r' cannot be used (_TRANSPORT). Check the brokers.")
+            raise StreamError("the folder 'r' cannot be used: the store is away.")
         reports, ended = answer
         before = 0 if is_new else self.given
         self.given = len(reports)
         return None, reports[before:], ended, is_new
-
-    def close(self):
-        self.is_closed = True
 
 
 class Status:
@@ -107,7 +103,7 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown(status):
     assert [watched.check() for _ in range(8)] == [*[None] * 7, END]
     assert status.shown == REPORTS
     assert len(status.lines) == 2, "once for each outage, each with a patience of its own"
-    assert "trying again for 120 s: the topic 'r' cannot be used (_TRANSPORT)" in status.lines[0]
+    assert "trying again for 120 s: the folder 'r' cannot be used" in status.lines[0]
 
 
 def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts(status):
@@ -120,13 +116,13 @@ def test_an_outage_that_lasts_is_an_error(status):
     sink = Sink(None)
     watched = watch_of(sink, 60.0)
     assert [watched.check(), watched.check()] == [None, None]
-    with pytest.raises(UserError, match=r"for 120 s: the topic 'r' .*Check the brokers\.$"):
+    with pytest.raises(UserError, match=r"for 120 s: the folder 'r' .*is away\.$"):
         watched.check()
     assert len(status.lines) == 1
 
 
 def test_one_read_that_takes_longer_than_the_patience_is_not_the_last():
-    """A read of a topic waits for two minutes by itself."""
+    """A read of a store tries for minutes by itself."""
     watched = watch_of(Sink(None, (REPORTS, END)), 1000.0)
     assert [watched.check(), watched.check()] == [None, END]
 
@@ -182,7 +178,6 @@ def test_a_command_tolerates_an_outage_of_the_output(status):
     job = Job(sink, 99)
     watch(sink, job, PRISM)
     assert job.is_cancelled
-    assert sink.is_closed
     assert status.shown == REPORTS
     assert status.lines[-2:] == [
         "The declared range is over (4 windows); nothing more is answered.",
@@ -193,7 +188,7 @@ def test_a_command_tolerates_an_outage_of_the_output(status):
 def test_a_command_that_gives_up_leaves_no_job_behind():
     sink = Sink(None)
     job = Job(sink, 99)
-    with pytest.raises(UserError, match=r"Check the brokers\.$"):
+    with pytest.raises(UserError, match=r"is away\.$"):
         watch(sink, job, FLINK, patience=0.0)
     assert job.is_cancelled
 

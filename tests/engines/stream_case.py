@@ -23,8 +23,7 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.report_writer import ReportSink
+from dp_transforms.reports import ReportFolder, ReportHeader
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
@@ -275,7 +274,7 @@ class Feeder:
 def submit(
     case: StreamCase,
     source: Any,
-    sink: ReportSink,
+    sink: ReportFolder,
     flags: Sequence[str],
     key_path: str,
     *,

@@ -10,7 +10,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from confluent_kafka import Producer
 
 from dp_transforms.beam.runner_options import waits_for_storing
-from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports import ReportFolder
 from tests.engines import needs, on
 from tests.engines.listening import FEWEST_PORTS, ROOT, run_and_listen
 from tests.helpers.leak_search import texts_within
@@ -70,10 +70,9 @@ def test_the_command_gives_the_same_with_the_same_options(engine, name, tmp_path
 
 @pytest.fixture
 def folder(kafka, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The current folder; its log is in the topic that is called like its last part, and one for reports is there."""
+    """The current folder; its log is in the topic that is called like its last part."""
     topic = tmp_path.name
     kafka.create_topic(topic)
-    kafka.create_topic(f"{topic}-reports")
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for user, item, seconds in sorted(log_rows(), key=lambda row: row[2]):
         producer.produce(topic, json.dumps({"user": user, "item": item, "timestamp": seconds}).encode())
@@ -101,18 +100,16 @@ def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_store
 
 @pytest.mark.nightly
 @needs("prism")
-def test_a_topic_is_read_and_another_is_written(kafka, folder):
+def test_a_topic_is_read(kafka, folder):
     """The command of the page about Kafka, for history: the stop waits a minute for what the topic may still show."""
     words = [
-        {"clicks": folder.name, "trends": f"{folder.name}-reports"}.get(w, w) for w in words_on_page("kafka", STREAM)
+        word.replace("localhost:9092/clicks", f"{kafka.bootstrap}/{folder.name}")
+        for word in words_on_page("kafka", STREAM)
     ]
-    words = [word.replace("localhost:9092", kafka.bootstrap) for word in words]
     more = ["--clock", "event", "--time-format", "s", "--stop-file", "stop"]
     run = run_and_listen([*words, *more], folder, program(STREAM))
     assert run.code == 0, run.err[-4000:]
-    (run_id,) = (line.split()[1].rstrip(".") for line in run.err.splitlines() if line.startswith("Run "))
-    header, reports, ended = ReportTopic(kafka.bootstrap, f"{folder.name}-reports").read(run_id)
-    assert header is not None
+    _, reports, ended = ReportFolder(str(folder / "trends")).read()
     assert ended is not None
     assert ended.windows == HOURS
     assert items(list(reports)) == HEAVY

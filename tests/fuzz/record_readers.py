@@ -1,4 +1,4 @@
-"""Readers of what Kafka carries: records of events, and those of a topic of reports. And of schemas of Avro."""
+"""Readers of what Kafka carries: records of events. And of schemas of Avro."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from dp_transforms.logs import EventFileError
 from dp_transforms.logs.avro import records_of, to_arrow
 from dp_transforms.logs.avro_schema import check_schema
 from dp_transforms.logs.streams.kafka_reader import RecordDecoder
-from dp_transforms.reports import ReportFileError
-from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.reports.topic_records import decode_record, encode_record
 from tests.fuzz import avro_mutators, format_mutators, log_samples
 from tests.fuzz.log_readers import check_batch, check_rejected, check_times, events_of
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
-from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES
 
 _FIRST = 1000  # the position of the first value
 _COPIES = 30
@@ -93,28 +89,8 @@ def _schemas() -> list[Sample]:
     ]
 
 
-def _read_topic_record(_sample: Sample, data: bytes) -> Any:
-    """What is accepted can be written and read again."""
-    run_id, record = decode_record(data)
-    if decode_record(encode_record(record, run_id)) != (run_id, record):
-        raise FaultError("again", "a record that is another one when it is written")
-    return repr(record)
-
-
-@functools.cache
-def _topic_records() -> list[Sample]:
-    records = [HEADER, LABELS, COUNTS, RunEnded("news", 12, 2), NAMES]
-    return [
-        Sample(f"json {index}", encode_record(record, "run-1"), "", format_mutators.JSON)
-        for index, record in enumerate(records)
-    ]
-
-
 def record_readers() -> list[Reader]:
     return [
         Reader("json-record", _json_records, (), place_bytes, _read_record, cost=2.4),
         Reader("avro-schema", _schemas, (EventFileError,), place_bytes, _read_schema, cost=0.4),
-        Reader(
-            "topic-record", _topic_records, (ReportFileError,), place_bytes, _read_topic_record, marks=(), cost=0.05
-        ),
     ]

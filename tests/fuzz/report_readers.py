@@ -142,8 +142,7 @@ def _read_folder(_sample: Sample, path: str) -> Any:
             raise StreamError("no run has begun there")
         found = [repr(header), repr(reports), repr(ended)]
         # A run goes on in a folder that can be read.
-        writer = ReportFolder(path).open(header)
-        writer.close()
+        ReportFolder(path).open(header)
         return found
     finally:
         shutil.rmtree(path)

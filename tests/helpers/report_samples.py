@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
@@ -42,6 +44,18 @@ def written(folder, ending, reports=REPORTS, header=HEADER):
     path = folder / f"report.{ending}"
     write_report_file(path, header, reports)
     return path
+
+
+def write_all(folder, reports, ended=None, header=HEADER):
+    """Into a folder of reports. Returns the keys."""
+    writer = folder.open(header)
+    keys = [writer.write(window) for window in reports]
+    return keys if ended is None else [*keys, writer.end(ended)]
+
+
+def files_of(folder):
+    """Hidden ones too: equal if and only if nothing was written meanwhile."""
+    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
 
 
 def read_all(path):

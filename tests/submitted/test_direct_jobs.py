@@ -15,8 +15,8 @@ from dp_transforms.cli import replay, stream
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_folder import ReportNews
 from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.reports.report_writer import ReportFollower, ReportNews
 from tests.helpers.replay_logs import HOURS, START
 from tests.helpers.submitted_jobs import (
     HEAVY,
@@ -33,7 +33,7 @@ from tests.helpers.submitted_jobs import (
 KEY = ["--noise-key-file", "noise.key"]
 LOG = ["--log", "clicks", "--plan", "plan.json", "--output", "report.avro"]
 FOLDER = ["--input", "clicks", "--plan", "plan.json", "--output", "reports"]
-TOPICS = ["--input", "kafka://b:9/t", "--output", "kafka://b:9/r", "--plan", "plan.json"]
+TOPICS = ["--input", "kafka://b:9/t", "--output", "gs://b/r", "--plan", "plan.json"]
 ELSEWHERE = ["--runner=PortableRunner", "--job_endpoint=localhost:9"]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 CLOUD = ["--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
@@ -87,7 +87,7 @@ class Endless:
         """It did not fail."""
 
 
-class Output(ReportFollower):
+class Output:
     """What each look finds: how many reports are new, and how many the end says there are; or an error. looks: so many
     were asked for; the last one again and again."""
 
@@ -107,9 +107,6 @@ class Output(ReportFollower):
             ended,
             self.looks == 1,
         )
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, job: Endless, output: Output) -> None:
@@ -202,9 +199,9 @@ def test_where_too_many_rows_are_bad_nothing_is_published(
         (STREAM, [*FOLDER, *KEY, *ELSEWHERE, "--savepoint_path=s"], "belong together"),
         (STREAM, [*FOLDER, *ELSEWHERE], "need one noise key"),
         (STREAM, [*FOLDER[:-1], "clicks"], "holds files"),
-        (STREAM, [*FOLDER[:-1], "kafka://localhost/t"], "must be kafka://HOST:PORT/TOPIC"),
-        (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "share no disk: give topics and --noise-key-secret, not --input"),
-        (STREAM, [*TOPICS, *SECRET, *DATAFLOW, "--dead-letter", "gs://b/bad"], "--noise-key-secret, not --dead-letter"),
+        (STREAM, [*FOLDER[:-1], "kafka://localhost:9/t"], "--output: URLs kafka://... are not known"),
+        (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "give a topic, a URL of a store and --noise-key-secret, not --input"),
+        (STREAM, [*TOPICS, *SECRET, *DATAFLOW, "--dead-letter", "bad"], "--noise-key-secret, not --dead-letter"),
         (STREAM, [*FOLDER, "--update"], "belong together"),
         (STREAM, [*FOLDER, *KEY, "--dead-letter", "reports/bad"], "--dead-letter must lie outside --output"),
     ],
