@@ -14,7 +14,6 @@ import pytest
 
 from dp_transforms.beam.workers import NAMESPACE, counts_and_gauges
 from examples.engines import flink, flink_cluster
-from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.small_runs import key_file

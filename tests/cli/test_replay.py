@@ -1,0 +1,296 @@
+"""`shh replay` as its users run it: files in, files out, one-line errors, nothing that leaks."""
+
+import json
+import os
+import stat
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from dp_transforms import replay
+from dp_transforms.cli.options import OF_PROGRAMS, Options, Program, fields_of
+from dp_transforms.core.public_items import PublicItems
+from dp_transforms.reports import read_report_file
+from dp_transforms.stores import remote_files
+from tests.helpers import shh_process
+from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_log, write_parquet
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import error_line
+from tests.helpers.small_runs import drawn_as, key_file
+
+LOOKS = (*BUDGET[: BUDGET.index("--charge")], "--usual-contributions", 1, 2, "--most-contributions", 20)  # in one round
+EXPECTED = {hour: [f"heavy-{hour}"] for hour in range(HOURS) if hour not in (2, 4)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The current folder of the commands, with log.parquet."""
+    write_parquet(tmp_path / "log.parquet", log_rows())
+    return tmp_path
+
+
+def items(report):
+    """By the hour of the window."""
+    return {
+        each.window_start // 3_600_000_000 - START // 3600: [hitter.item for hitter in each.heavy_hitters]
+        for each in read_report_file(str(report))[1]
+    }
+
+
+def replayed(folder, *words, log="log.parquet", output="report.jsonl"):
+    done = shh("replay", log, *words, "--output", output, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize(("source", "output"), [("csv", "jsonl"), ("jsonl", "avro"), ("avro", "jsonl")])
+def test_reads_and_writes_every_format(tmp_path, source, output):
+    write_log(tmp_path / f"log.{source}")
+    done = replayed(tmp_path, *BUDGET, log=f"log.{source}", output=f"report.{output}")
+    assert items(tmp_path / f"report.{output}") == EXPECTED
+    assert "(8, 1e-06)-differentially private" in done.stdout
+    assert "heavy-5" in done.stdout
+    assert "light" not in done.stdout
+
+
+def test_contributions_beyond_what_a_user_budget_pays_are_counted_for_the_operator(tmp_path):
+    """Each of the users has 30, and 20 count."""
+    rows = [(f"user-{n}", f"i{n} {item}", START + 60 * item) for n in range(FEW) for item in range(30)]
+    write_parquet(tmp_path / "log.parquet", rows)
+    done = replayed(tmp_path, *LOOKS)
+    assert f" {FEW * 10:,} contributions beyond --most-contributions of a user did not count," in done.stderr
+    assert items(tmp_path / "report.jsonl") == {}
+    assert "No window had an item held by enough users. An hour's item (a story, a search, an error)" in done.stdout
+
+
+def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder):
+    """Both again on a log that differs in one user give reports that differ in exactly what that user holds."""
+    key = key_file(folder, os.urandom(32))
+    words = ["replay", "log.parquet", *BUDGET, "--charge", "hits", "--counts", "--output"]
+    stderr_text = error_line(shh(*words, "r.jsonl", "--noise-key-file", key, "--run-id", "nightly", cwd=folder))
+    assert "--run-id cannot be used with --noise-key-file" in stderr_text
+    assert not (folder / "r.jsonl").exists()
+    reports = []
+    for number, more in enumerate([["--noise-key-file", key], ["--noise-key-file", key], ["--run-id", "nightly"]]):
+        assert shh(*words, f"{number}.jsonl", *more, cwd=folder).returncode == 0
+        header, windows = read_report_file(str(folder / f"{number}.jsonl"))
+        reports.append((header.run_id, str(list(windows))))
+    assert reports[2][0] == "nightly"
+    # Four noisy counts at a scale of about ten: all equal with probability far below 1e-4, were they not fresh.
+    assert len({run_id for run_id, _ in reports}) == len({windows for _, windows in reports}) == 3
+
+
+def test_a_plan_file_replaces_the_budget_options_and_is_checked(folder):
+    assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
+    replayed(folder, "--plan", "plan.json")
+    assert items(folder / "report.jsonl") == EXPECTED
+    weak = json.loads((folder / "plan.json").read_text())
+    assert read_report_file(str(folder / "report.jsonl"))[0].plan == weak
+    weak["hits"]["epsilon_per_query"] *= 2
+    (folder / "weak.json").write_text(json.dumps(weak))
+    tampered = shh("replay", "log.parquet", "--plan", "weak.json", "--output", "other.jsonl", cwd=folder)
+    assert "weak.json" in error_line(tampered)
+
+
+def test_bad_rows_go_to_the_dead_letter_file_and_nothing_else_is_lost(tmp_path):
+    write_log(tmp_path / "log.jsonl")
+    good = (tmp_path / "log.jsonl").read_text().splitlines()
+    bad = ['{"user": "broken', '{"item": "light", "timestamp": "2026-01-01"}', '{"user": "u", "item": "", "x": 1}']
+    (tmp_path / "log.jsonl").write_text("\n".join([bad[0], *good[:9], bad[1], *good[9:], bad[2]]) + "\n")
+    done = replayed(tmp_path, *BUDGET, "--dead-letter", "bad.jsonl", log="log.jsonl")
+    assert items(tmp_path / "report.jsonl") == EXPECTED
+    entries = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert [entry["position"] for entry in entries] == [1, 11, len(good) + 3]
+    assert stat.S_IMODE((tmp_path / "bad.jsonl").stat().st_mode) == 0o600
+    assert "3 unreadable" in done.stderr
+
+
+def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path):
+    write_log(tmp_path / "log.csv")
+    with (tmp_path / "log.csv").open("a") as file:
+        file.writelines(["x,y,not-a-time\n"] * (len(log_rows()) + 1))
+    words = ("replay", "log.csv", *BUDGET, "--output", "report.jsonl")
+    assert "could not be read, more than half; nothing was published" in error_line(shh(*words, cwd=tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
+    assert shh(*words, "--allow-empty", cwd=tmp_path).returncode == 0
+    assert items(tmp_path / "report.jsonl") == EXPECTED
+
+
+def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(folder):
+    words = ["--start", "2026-01-01T01:00:00Z", "--end", "2026-01-01T05:00:00Z", *BUDGET[4:]]
+    done = replayed(folder, *words)
+    assert items(folder / "report.jsonl") == {1: ["heavy-1"], 3: ["heavy-3"]}
+    assert f"{2 * (MANY + FEW):,} outside" in done.stderr
+    assert "outside" not in done.stdout + (folder / "report.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "runner", [(), ("--runner=DirectRunner", "--noise-key-file", "noise.key")], ids=["here", "beam"]
+)
+def test_a_log_in_which_nothing_counts_gives_a_report_only_where_that_is_asked_for(folder, runner):
+    """Where readers see whether there is one, the only row of one user would decide that. A list of bad rows stays."""
+    key_file(folder)
+    (folder / "log.csv").write_text("user,item,timestamp\nu,i,2021-01-01\nu,i,2021-01-01\nu,i,never\n")
+    bad = () if runner else ("--dead-letter", "bad.jsonl")
+    words = ("replay", "log.csv", *LOOKS, "--output", "report.jsonl", *runner)
+    ended = shh(*words, *bad, cwd=folder)
+    assert ended.returncode == 4, ended.stderr
+    assert "2 are outside, 1 rows cannot be read. No report was written, and nothing is spent." in ended.stderr
+    assert (folder / "bad.jsonl").exists() == (not runner)
+    assert not (folder / "report.jsonl").exists()
+    if not runner:
+        assert shh(*words, "--allow-empty", cwd=folder).returncode == 0
+        assert items(folder / "report.jsonl") == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["missing.parquet"], "missing.parquet"),
+        (["log.parquet", "--user-field", "who"], "--user-field"),
+        (["log.parquet", "--time-field", "item"], "--user-field, --item-field and --time-field must name three"),
+        (["log.parquet", "--output", "taken.avro"], "--output"),
+        (["log.parquet", "--output", "x" * 250 + ".avro"], "File name too long"),
+        (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "name the same file"),
+        (["log.parquet", "--noise-key-file", "open.key"], "chmod"),
+        (["numbers.parquet"], "--time-format"),
+        (["broken.parquet"], "broken.parquet"),
+        (["ftp://b/log.csv"], "URLs ftp://... are not known. Use s3://, gs:"),
+        (["log.parquet", "--direct_num_workers=2"], "--direct_num_workers is an option of Beam, and needs --runner."),
+        (["log.parquet", "--runner=FlinkRunner"], "--runner needs --noise-key-file: workers need one noise key."),
+        (
+            ["log.parquet", "--runner=X", "--noise-key-file", "k", "--state", "s"],
+            "--state cannot be used with --runner",
+        ),
+    ],
+)
+def test_errors_are_one_line_that_names_the_remedy(folder, words, named):
+    (folder / "taken.avro").write_text("")
+    numbers = pa.table({"user": ["a"], "item": ["b"], "timestamp": [START]})
+    pq.write_table(numbers, folder / "numbers.parquet")
+    content = bytearray((folder / "log.parquet").read_bytes())
+    content[40:400] = b"\xff" * 360  # the first pages; the footer, which the check at the start reads, is whole
+    (folder / "broken.parquet").write_bytes(content)
+    (folder / "open.key").write_bytes(b"k" * 32)
+    (folder / "open.key").chmod(0o644)
+    output = [] if "--output" in words else ["--output", "report.avro"]
+    before = sorted(path.name for path in folder.iterdir())
+    assert named in error_line(shh("replay", *words, *BUDGET, *output, cwd=folder))
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number}" for number in range(100))]
+
+
+def test_public_items_are_found_and_others_are_left_out(folder):
+    (folder / "items.txt").write_text("\n".join(ITEMS))
+    done = replayed(folder, *BUDGET, "--public-items", "items.txt")
+    # An item that nobody holds is named in about one run of twenty; these three hours never fail.
+    found = items(folder / "report.jsonl")
+    for hour in (0, 1, 3):
+        assert f"heavy-{hour}" in found.pop(hour)
+    assert sum(map(len, found.values())) <= 2
+    plan = read_report_file(str(folder / "report.jsonl"))[0].plan
+    assert plan["public_items"] == {"size": len(ITEMS), "fingerprint": PublicItems.of_ids(ITEMS).fingerprint}
+    assert f"0 outside --start .. --end skipped, {MANY} of other items than --public-items skipped" in done.stderr
+
+
+def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(folder):
+    (folder / "items.txt").write_text("\n".join(ITEMS))
+    (folder / "others.txt").write_text("\n".join(ITEMS[1:]))
+    for name, options in (("open", []), ("known", ["--public-items", "items.txt"])):
+        made = shh("plan", *BUDGET, *options, "--output", f"{name}.json", cwd=folder)
+        assert made.returncode == 0, made.stderr
+    known = ["--plan", "known.json"]
+    for words, said in (
+        (known, "the plan has 104 public items. Give the list of them with --public-items."),
+        (
+            ["--plan", "open.json", "--public-items", "items.txt"],
+            "the plan has no public items. Leave --public-items out",
+        ),
+        ([*known, "--public-items", "others.txt"], "the list (103 items) is not that of the plan (104 items)"),
+        ([*BUDGET, "--public-items", "no.txt"], "no.txt cannot be read: No such file or directory"),
+    ):
+        assert said in error_line(shh("replay", "log.parquet", *words, "--output", "report.jsonl", cwd=folder))
+    assert not (folder / "report.jsonl").exists()
+
+
+def test_the_page_comes_with_the_report_and_never_takes_it_back(folder):
+    (folder / "titles.csv").write_text("item,title\nheavy-5,The great race\n")
+    page = ("--titles", "titles.csv", "--time-zone", "Europe/Berlin", "--html", "page.html")
+    for words, said in ((("--html", "no/page.html"), "The folder does not exist"), (("--titles", "no.csv"), "no.csv")):
+        done = shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", *words, cwd=folder)
+        assert said in error_line(done)
+        assert not (folder / "report.avro").exists(), "nothing is spent on a page that cannot be"
+    done = replayed(folder, *BUDGET, *page, output="report.avro")
+    assert "start (Europe/Berlin)" in done.stdout
+    assert [done.stdout.count(name) for name in ("heavy-5", "The great race")] == [0, 1]
+    assert shh("show", "report.avro", *page[:-1], "shown.html", cwd=folder).returncode == 0
+    assert (folder / "page.html").read_text() == (folder / "shown.html").read_text()
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
+    program = full + "from dp_transforms.cli.main import main; main()"
+    words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")
+    done = shh_process.run_python("-c", program, *words, cwd=folder)
+    assert (done.returncode, (folder / "second.html").exists()) == (1, False)
+    assert "the report is published, and valid. Only its page was not written: cannot write second.html" in done.stderr
+    assert done.stderr.endswith("budget again: shh show second.avro --html second.html\n")
+    assert shh("show", "second.avro", cwd=folder).returncode == 0
+
+
+def test_several_item_fields_give_the_bytes_of_a_log_that_was_joined_beforehand(folder):
+    """From a file and from a table. The row without a page is none."""
+    pages = pa.array([f"{n % 2}" for n in range(1599)] + [""])
+    country = pa.array([("DE", "FR")[n // 2 % 2] for n in range(1600)])
+    times = pa.array([(START + n) * 10**6 for n in range(1600)], pa.timestamp("us", "UTC"))
+    log = pa.table({"user": [f"u{n}" for n in range(1600)], "country": country, "page": pages, "timestamp": times})
+    pq.write_table(log, folder / "pages.parquet")
+    key = key_file(folder)
+    given = ("--item-field", "country", "--item-field", "page", "--noise-key-file", key)
+    done = replayed(folder, *LOOKS, *given, log="pages.parquet")
+    assert " 1 unreadable" in done.stderr
+    assert sorted(items(folder / "report.jsonl")[0]) == ["DE / 0", "DE / 1", "FR / 0", "FR / 1"]
+    joined = log.append_column("item", pc.binary_join_element_wise(country, pages, " / ")).slice(0, 1599)
+    words = {"epsilon": 8, "delta": 1e-6, "usual_contributions": (1, 2), "most_contributions": 20, "window": "1h"}
+    words |= {"start": "2026-01-01", "end": "2026-01-01T06:00:00Z"}
+    with drawn_as(key, read_report_file(str(folder / "report.jsonl"))[0].run_id):
+        replay(joined, **words).write(folder / "table.jsonl")
+    assert (folder / "table.jsonl").read_bytes() == (folder / "report.jsonl").read_bytes()
+    job = Program("job", params=list(OF_PROGRAMS))
+    for fields, item in ((given[:4], ("country", "page")), (("--item_field=page",), "page"), ((), "item")):
+        context = job.make_context("job", ["--plan", "plan.json", *fields])
+        assert fields_of(Options(**context.params)).item == item
+
+
+@pytest.mark.xdist_group("s3")
+def test_all_files_of_a_replay_may_be_in_a_store(s3, bucket, tmp_path):
+    """A real S3 server. What another wrote meanwhile is not replaced."""
+    write_log(tmp_path / "log.parquet")
+    remote_files.put_new(f"{bucket}/logs/a.parquet", (tmp_path / "log.parquet").read_bytes())
+    remote_files.put_new(f"{bucket}/logs/b.jsonl", b'{"user": "u", "item": "light", "timestamp": 7.5}\n')
+    assert shh("plan", *BUDGET, "--output", f"{bucket}/plan.json", cwd=tmp_path).returncode == 0
+    outputs = ["--output", f"{bucket}/r/a.avro", "--dead-letter", f"{bucket}/r/bad.jsonl"]
+    words = ["replay", f"{bucket}/logs", "--plan", f"{bucket}/plan.json"]
+    s3.forget()
+    result = shh(*words, *outputs, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert items(f"{bucket}/r/a.avro") == EXPECTED
+    assert "heavy-5" in shh("show", f"{bucket}/r/a.avro", cwd=tmp_path).stdout
+    (line,) = remote_files.read_stored(f"{bucket}/r/bad.jsonl", 1000).splitlines()
+    assert json.loads(line)["file"] == f"{bucket}/logs/b.jsonl"
+    assert [one.condition for one in s3.requests if one.method == "PUT" and "/." not in one.path] == ["*", "*"]
+    assert f"--output {bucket}/r/a.avro exists and is never overwritten" in error_line(
+        shh(*words, *outputs, cwd=tmp_path)
+    )
+
+    def write():
+        s3.before_read = None
+        remote_files.put_new(f"{bucket}/b.avro", b"of another")
+
+    s3.before_read = write
+    failed = shh(*words, "--output", f"{bucket}/b.avro", cwd=tmp_path)
+    assert "exists and is never overwritten" in error_line(failed)
+    assert remote_files.read_stored(f"{bucket}/b.avro", 100) == b"of another"
+    absent = shh("replay", "s3://absent-bucket/a.csv", *BUDGET, "--output", "a.avro", cwd=tmp_path)
+    assert "there is no such bucket" in error_line(absent)

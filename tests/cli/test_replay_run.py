@@ -1,0 +1,91 @@
+"""What a replay does of a log: which processes read it, what it is known by, and names that are not UTF-8."""
+
+import contextlib
+import gzip
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from dp_transforms import Plan, WindowSchedule
+from dp_transforms.cli.replay_run import fingerprint_of_log
+from dp_transforms.local import machine
+from dp_transforms.logs import EventFields
+from tests.helpers.crowded_logs import replay_request
+from tests.helpers.replay_logs import BUDGET, write_log, write_parquet
+from tests.helpers.shh_here import shh
+from tests.helpers.shh_process import python
+
+PLAN = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
+SLIDING = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
+REPLAY = ["replay", "log.csv", *BUDGET, "--output", "report.avro"]
+
+
+def test_another_reading_is_another_input_of_a_run(tmp_path):
+    """So a run with one state cannot change how its times are read."""
+    path = tmp_path / "log.csv"
+    path.write_text("user,item,timestamp\nu,i,01.02.2026\n")
+    forms = [{}, {"time_format": "%d.%m.%Y"}, {"time_format": "%m.%d.%Y"}, {"time_unit": "s"}, {"csv_separator": ","}]
+    readings = [EventFields(**form) for form in [*forms, {"time_zone": "Europe/Berlin"}]]
+    requests = [replay_request(path, PLAN, tmp_path / "report.avro", None, fields=fields) for fields in readings]
+    assert len({fingerprint_of_log(request, b"k" * 32) for request in requests}) == len(readings)
+
+
+def test_a_state_has_a_name_that_workers_can_be_told_and_a_ledger_any(tmp_path):
+    """What is refused is refused before anything is made."""
+    write_log(tmp_path / "log.csv")
+    odd = os.fsdecode(b"odd\xff")
+    refused = shh(*REPLAY, "--state", odd, "--noise-key-file", "noise.key", cwd=tmp_path)
+    assert "odd\\udcff: a name that is not UTF-8 cannot be written. Choose another one." in refused.stderr
+    assert os.listdir(tmp_path) == ["log.csv"]
+    ledger = ["--ledger", odd, "--population", "news", "--caps", "9", "1e-5"]
+    assert shh(*REPLAY, *ledger, cwd=tmp_path).returncode == 0
+    assert shh("ledger", "doctor", "--ledger", odd, cwd=tmp_path).stdout == "The ledger is sound.\n"
+
+
+def test_a_small_file_that_may_hold_much_is_replayed_by_a_worker(tmp_path):
+    """Which keeps on disk what does not fit into memory. Windows that overlap count as often."""
+    packed, rows = tmp_path / "log.jsonl.gz", tmp_path / "log.parquet"
+    row = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
+    packed.write_bytes(gzip.compress(row % (b"x" * 16_000) * 10_000))
+    write_parquet(rows, [("u", "i", 0)] * 150_000)
+    assert max(packed.stat().st_size, rows.stat().st_size) < machine.SMALL_LOG_BYTES
+    cases = ((packed, PLAN), (rows, PLAN), (rows, SLIDING))
+    assert [replay_request(log, plan, "r.avro", None).spread.number > 0 for log, plan in cases] == [True, False, True]
+
+
+def _own_memory(command):
+    """Bytes that it and its workers do not share. Pages of files do not count: the system takes them back."""
+    total = 0
+    with contextlib.suppress(psutil.Error, OSError, IndexError):  # one has ended
+        here = psutil.Process(command)
+        for process in [here, *here.children(recursive=True)]:
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            total += 1024 * int(status.split("RssAnon:")[1].split(None, 1)[0])
+    return total
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of processes is read from /proc")
+@pytest.mark.parametrize("users", [1, 134_000])
+def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path, users):
+    """134,000 labels of 16,378 bytes, of one user or of many. They ended the run, after 8.5 GB: Arrow's texts end at
+    2^31 bytes. The processes may have 1.25 GB of their own; what they share is what --memory leaves, 0.3 GB."""
+    line = b'{"user":"u%d","item":"%s%07d","timestamp":"2026-01-01T00:00:01Z"}\n'
+    with gzip.open(tmp_path / "log.jsonl.gz", "wb", compresslevel=1) as file:
+        for n in range(134_000):
+            file.write(line % (n % users, b"x" * 16_371, n))
+    words = ["replay", "log.jsonl.gz", "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
+    words += ["--epsilon", "2", "--delta", "1e-9", "--memory", "1GB", "--output", "report.jsonl"]
+    quiet, most = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}, 0
+    with python("-m", "dp_transforms.cli.main", *words, cwd=tmp_path, **quiet) as process:
+        while process.poll() is None:
+            most = max(most, _own_memory(process.pid))
+            time.sleep(0.05)
+    assert process.returncode == 0
+    assert 300_000_000 < most < 1_250_000_000
+    assert not (tmp_path / "report.jsonl").read_text().splitlines()[1:], "no item has many users"
