@@ -1,9 +1,10 @@
-"""What a stage of a stream keeps in Beam's state: a set of cells, of which a later one counts.
+"""The steps of a stream: what each keeps in Beam's state, and that windows are reported when the watermark passes them.
 
-An engine may give them back in any order, and one that it stored twice twice. Now and then the state is rewritten.
+Of state an engine may give chunks back in any order, and one that it stored twice twice; now and then it is rewritten.
+`TestStream` runs on `BundleBasedDirectRunner` alone. Whole logs, sliding windows and public items: tests/conformance.
 """
 
-import dataclasses
+import itertools
 import random
 
 import apache_beam as beam
@@ -15,22 +16,21 @@ from dp_transforms.beam import in_order, turns
 from dp_transforms.beam.in_order import InOrderDoFn, ReleaseStagesInOrder, ReportInOrderDoFn
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.operator_counts import EVENTS_READ
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.stage import ToShard, messages_of
-from dp_transforms.core.steps import NameItems, stages_of
+from dp_transforms.core.steps import stages_of
 from dp_transforms.errors import StreamError
-from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.beam_pipelines import Collected, LocalCounter, Script, holders, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
-from tests.helpers.naming_runs import naming_settings
-from tests.helpers.small_runs import SECRET, batch_of, random_log, settings_of, small_plan
+from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.small_runs import SECRET, batch_of, key_file, random_log, settings_of, small_plan
 from tests.helpers.trials import changed
+from tests.reference.run import reference
 
 SHARDS = 2
 PLAN = small_plan()
-NAMES = dataclasses.replace(
-    naming_settings(most_tests=40, forget_after=3, threshold=50, followed_threshold=35), schedule=PLAN.schedule
-)
-MODES = {"hits": settings_of(PLAN), "looks": NAMES}
+MODES = {"hits": settings_of(PLAN), "looks": settings_of(small_looks_plan())}
 LOG = random_log(PLAN, seed=3)
 WAITING = {"pending": Bag, "soon": Bag, "far": Bag}  # arguments that hold what waits
 
@@ -42,12 +42,17 @@ class TwiceInAnyOrder(Bag):
         return iter(found)
 
 
+class Unread(Bag):
+    def read(self):
+        raise AssertionError("the state is read")
+
+
 class Steps:
     """The steps of a stream behind its source, each with its state, called one after the other."""
 
-    def __init__(self, settings, bag=Bag, domain=None):
+    def __init__(self, settings, bag=Bag, public_items=None):
         self.bag, self.states = bag, {}
-        stages = stages_of(settings, domain)
+        stages = stages_of(settings, public_items)
         self.steps = [
             InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
             InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
@@ -63,11 +68,11 @@ class Steps:
         for message in messages_of(window, blobs):
             yield from self.steps[number].process((shard, message), **state)
 
-    def run(self, pairs, horizon):
-        """Reports, of packed pairs by window and shard."""
+    def run(self, packed, horizon=PLAN.schedule.horizon):
+        """Reports, of packed contributions by window and shard."""
         found = []
         for window in range(horizon):
-            sent = {shard: pairs.get((window, shard), []) for shard in range(SHARDS)}
+            sent = {shard: packed.get((window, shard), []) for shard in range(SHARDS)}
             for number in range(2):
                 received = {}
                 for shard, blobs in sorted(sent.items()):
@@ -77,51 +82,33 @@ class Steps:
             found += list(self.advance(2, window, 0, sent[0]))
         return [output.value for output in found]
 
+    def stored(self):
+        """How many chunks there are in all states."""
+        return sum(len(state["cells"].content) for state in self.states.values())
 
-def pairs_of(settings):
-    found = {}
-    keys = settings.stream_keys(SECRET)
-    for window, shard, pairs in contributions_of_events(
-        batch_of(LOG), settings.schedule, keys, windows_per_range=1, shards=SHARDS
-    ):
-        found.setdefault((window, shard), []).append(pairs.to_bytes())
+
+def packed_of(settings):
+    found, keys = {}, settings.stream_keys(SECRET)
+    cut = {"windows_per_range": 1, "shards": SHARDS}
+    for window, shard, part in contributions_of_events(batch_of(LOG), settings.schedule, keys, **cut):
+        found.setdefault((window, shard), []).append(part.to_bytes())
     return found
 
 
-@pytest.fixture(params=MODES)
-def case(request):
-    """Settings, packed pairs, and what is released of them."""
-    settings = MODES[request.param]
-    pairs = pairs_of(settings)
-    released = Steps(settings).run(pairs, PLAN.schedule.horizon)
+@pytest.mark.parametrize("mode", MODES)
+def test_how_the_state_comes_back_and_whether_it_is_rewritten_changes_nothing(mode, monkeypatch):
+    settings = MODES[mode]
+    packed = packed_of(settings)
+    released = Steps(settings).run(packed)
     assert len(released) > 2, "something is reported, and the end of the run"
-    return settings, pairs, released
-
-
-def test_cells_that_come_twice_and_in_any_order_change_nothing(case):
-    settings, pairs, released = case
-    assert Steps(settings, TwiceInAnyOrder).run(pairs, PLAN.schedule.horizon) == released
-
-
-def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
-    settings, pairs, released = case
-    appending = Steps(settings)
-    monkeypatch.setattr(turns, "_CHUNKS_BEFORE_REWRITING", 10_000)
-    assert appending.run(pairs, PLAN.schedule.horizon) == released
-    rewriting = Steps(settings)
-    monkeypatch.setattr(turns, "_CHUNKS_BEFORE_REWRITING", -10_000)
-    assert rewriting.run(pairs, PLAN.schedule.horizon) == released
-    assert stored(rewriting) < stored(appending)
-
-
-def stored(steps):
-    """How many cells there are in all states."""
-    return sum(len(state["cells"].content) for state in steps.states.values())
-
-
-class Unread(Bag):
-    def read(self):
-        raise AssertionError("the state is read")
+    assert Steps(settings, TwiceInAnyOrder).run(packed) == released
+    stored = []
+    for chunks in (10_000, -10_000):
+        monkeypatch.setattr(turns, "_CHUNKS_BEFORE_REWRITING", chunks)
+        steps = Steps(settings)
+        assert steps.run(packed) == released
+        stored.append(steps.stored())
+    assert stored[1] < stored[0]
 
 
 def test_the_state_of_users_is_not_read_for_a_window_without_events():
@@ -131,7 +118,7 @@ def test_the_state_of_users_is_not_read_for_a_window_without_events():
         for window in range(3):
             list(steps.advance(number, window, 0, []))
     with pytest.raises(AssertionError, match="is read"):
-        list(steps.advance(0, 3, 0, pairs_of(MODES["looks"])[3, 0]))
+        list(steps.advance(0, 3, 0, packed_of(MODES["looks"])[3, 0]))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -149,24 +136,22 @@ def test_a_window_takes_messages_as_there_are_shards_of_users_and_not_as_their_s
     assert 0 < len(sent) <= 9 * shards * windows
 
 
-def test_the_state_of_other_shards_is_refused_since_purses_would_be_full_again_in_them():
-    steps = Steps(MODES["looks"])
-    pairs = pairs_of(MODES["looks"])
-    list(steps.advance(0, 0, 1, pairs[0, 1]))
+def test_the_state_of_other_shards_is_refused_since_user_budgets_would_be_full_again_in_them():
+    steps, packed = Steps(MODES["looks"]), packed_of(MODES["looks"])
+    list(steps.advance(0, 0, 1, packed[0, 1]))
     cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1, 1)
     cut.setup()
     with pytest.raises(StreamError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
-        list(cut.process((1, (1, 1, pairs[1, 1][0])), **steps.states[0, 1]))
+        list(cut.process((1, (1, 1, packed[1, 1][0])), **steps.states[0, 1]))
 
 
-@pytest.mark.parametrize("stored", [bytes(8 * 5), bytes(8 * 8), msgspec.msgpack.encode(["turns 0", 1]), b""])
+@pytest.mark.parametrize("stored", [bytes(8 * 5), msgspec.msgpack.encode(["turns 0", 1]), b""])
 def test_a_state_of_another_version_is_refused_since_what_users_have_paid_would_be_forgotten(stored):
-    """It had 5 or 8 numbers once."""
     older = Cell()
     older.write(stored)
+    (message,) = messages_of(0, [])
     for step in Steps(MODES["hits"]).steps:
         state = {name: kind() for name, kind in WAITING.items()}
-        (message,) = messages_of(0, [])
         with pytest.raises(StreamError, match=r"state is of another version\. Start a new run"):
             list(step.process((0, message), **state, cells=Bag(), progress=older))
     monitor = ThresholdMonitorEvolvingDoFn(MODES["hits"], HeldSecret())
@@ -175,18 +160,7 @@ def test_a_state_of_another_version_is_refused_since_what_users_have_paid_would_
         monitor.process(("key", (0, 0, [])), **waiting)
 
 
-def test_where_nothing_is_followed_no_item_is_known():
-    settings = changed(NAMES, forget_after=0)
-    steps = Steps(settings)
-    assert steps.run(pairs_of(settings), PLAN.schedule.horizon)
-    assert steps.steps[1]._step.runs_on_empty is False
-    assert isinstance(steps.steps[1]._step, NameItems)
-    assert all(not state["cells"].content for (number, _), state in steps.states.items() if number == 1)
-
-
-class Domain:
-    """Of items that nobody holds."""
-
+class ItemsOfNobody:
     def table(self, keys):
         labels = [f"nobody's {number}" for number in range(40)]
         return ItemTable.of_labels(pa.array(labels), keys.hash_items)[0]
@@ -194,18 +168,67 @@ class Domain:
 
 def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():
     """With or without a state in between: all windows of bounded input have one turn."""
-    settings = changed(MODES["hits"], threshold=3, domain_size=40)
-    horizon = PLAN.schedule.horizon
-    in_order = Steps(settings, domain=Domain()).run({}, horizon)
-    at_once = Steps(settings, domain=Domain())
+    settings, horizon = changed(MODES["hits"], threshold=3, domain_size=40), PLAN.schedule.horizon
+    by_windows = Steps(settings, public_items=ItemsOfNobody()).run({})
+    at_once = Steps(settings, public_items=ItemsOfNobody())
     found = [at_once.advance(1, window, shard, []) for window in range(horizon) for shard in range(SHARDS)]
     blobs = [blob for sent in found for _, (_, _, blob) in sent if blob]
     monitor = ThresholdMonitorEvolvingDoFn(settings, HeldSecret())
     monitor.setup()
     waiting, progress, timer = {name: kind() for name, kind in WAITING.items()}, Cell(), Timer()
-    _ = monitor.process(("trial", (horizon - 1, 0, blobs)), **waiting, progress=progress, close=timer)
+    monitor.process(("trial", (horizon - 1, 0, blobs)), **waiting, progress=progress, close=timer)
     fired = monitor.close_windows("trial", timer.at, **waiting, counters=Bag(), progress=progress, close=timer)
-    expected = [output.value[1] for output in fired]
-    assert expected[-1].epsilon_spent == in_order[-2].epsilon_spent
-    assert [report.epsilon_spent for report in expected] == [report.epsilon_spent for report in in_order[:-1]]
-    assert len({report.epsilon_spent for report in expected}) > 1
+    spent = [output.value[1].epsilon_spent for output in fired]
+    assert spent == [report.epsilon_spent for report in by_windows[:-1]]
+    assert len(set(spent)) > 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# By the watermark of a stream that Beam reads, where users pay for contributions. Of hits: test_threshold_monitor.py
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def expected(plan, *groups):
+    return reference(list(itertools.chain(*groups)), plan, (), in_order=True)
+
+
+def test_a_window_is_reported_when_the_watermark_passes_its_end_and_not_before(tmp_path):
+    plan = small_looks_plan(8, forget_after=0)
+    groups = [holders(window, range(60 * window, 60 * window + 50)) for window in (0, 1, 3, 4, 6)]
+    first, second, fourth, fifth, seventh = expected(plan, *groups)
+    script = Script(plan).events(groups[1]).events(groups[0]).watermark(59.998).mark("nearly").watermark(60)
+    script.mark("first is due").watermark(119).mark("second is open").events(groups[2]).watermark(120)
+    script.mark("second is due").events(groups[4]).events(groups[3]).watermark(330)
+    script.mark("a jump over four windows").watermark(480).mark("end")
+    assert script.run(key_file(tmp_path)) == [
+        *("nearly", first, "first is due", "second is open", second, "second is due"),
+        *(fourth, fifth, "a jump over four windows", seventh, "end"),
+    ]
+
+
+def test_late_events_change_nothing(tmp_path, monkeypatch):
+    """New items, more holders of a published item, a window that had no event in time; then life goes on."""
+    counts = LocalCounter.install(monkeypatch)
+    plan = small_looks_plan(8, forget_after=0)
+    in_time = [holders(0, range(50)), holders(2, range(100, 150)), holders(4, range(200, 250))]
+    script = Script(plan).events(in_time[0]).watermark(61).mark("closed")
+    script.events(holders(0, range(50, 90), "too late")).events(holders(0, range(90, 140)))
+    script.events(in_time[1]).watermark(182).mark("closed again")
+    script.events(holders(1, range(300, 350))).events(holders(2, range(350, 390)))  # nobody was in window 1 in time
+    script.events(in_time[2])
+    first, second, third = expected(plan, *in_time)
+    assert script.run(key_file(tmp_path)) == [first, "closed", second, "closed again", third]
+    assert counts[EVENTS_READ] == 3 * 50 + 40 + 50 + 50 + 40
+
+
+@pytest.mark.parametrize("plan", [small_plan(10, hits_per_user=2), small_looks_plan(10)], ids=["hits", "looks"])
+def test_one_user_cannot_decide_whether_late_events_of_others_count(tmp_path, plan):
+    """Three windows with 60 holders that come when the watermark stands at the very end of the window: behind nobody,
+    behind one user in time, and behind one late user. None may be reported."""
+    script = Script(plan)
+    for window, in_time, late in ((1, [], []), (3, [7], []), (5, [], [7])):
+        script.events(holders(window, in_time, "whatever")).watermark(60 * (window + 1))
+        script.events(holders(window, late, "whatever")).events(holders(window, range(100, 160)))
+    in_time = holders(7, range(200, 250))
+    lone = [event for window in (3,) for event in holders(window, [7], "whatever")]
+    assert script.events(in_time).run(key_file(tmp_path)) == expected(plan, lone, in_time) != []

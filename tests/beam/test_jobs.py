@@ -1,4 +1,5 @@
-"""The two pipelines that are submitted: how a replay is cut, what starts them, and how they are cancelled."""
+"""The two pipelines that are submitted: how a replay is cut, what each engine would get, what a job publishes, and how
+it is watched and cancelled."""
 
 from __future__ import annotations
 
@@ -6,22 +7,45 @@ import contextlib
 import dataclasses
 import http.server
 import json
+import pathlib
 import signal
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator
+from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineResult, PipelineState
+from apache_beam.testing import test_stream
 
-from dp_transforms.beam import jobs
+from dp_transforms.beam import jobs, write_reports
+from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.runner_options import cluster_address, runner_options
-from tests.helpers.crowded_logs import replay_request, write_crowded_log
-from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.small_runs import key_file, small_plan
+from dp_transforms.beam.workers import operator_counts
+from dp_transforms.cli.pipeline_errors import errors_in_one_line
+from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.core.operator_counts import REPORTS_WITHHELD
+from dp_transforms.core.window_report import WindowReport
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_records import RunEnded
+from dp_transforms.reports.report_writer import ReportFollower, ReportNews
+from dp_transforms.stores import remote_files
+from examples.engines import flink
+from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
+from tests.helpers.leak_search import forms_of, places_with, texts_within
+from tests.helpers.looks_plans import looks_plan_of, small_looks_plan
+from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 
 
 @pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
@@ -41,6 +65,120 @@ def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path, plan):
     assert parts(2 * 10**9 * window_ranges) == window_ranges * 1024, "a message for each pair of parts"
 
 
+# --- What an engine would get. State names are stored: a change here is one of what a running job can be updated to.
+
+TURNS = {"pending", "pending_soon", "pending_far", "progress"}
+POLL = {"PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"})}
+RELEASE = {f"Release/{step}": (TURNS | {"cells"}, set()) for step in ("Users", "Items", "Windows")}
+MONITOR = {"Release/CloseWindows": (TURNS | {"contribution_counters"}, {"close"})}
+
+
+def of_partitions(pipeline: beam.Pipeline, plan: Any, key: str, folder: pathlib.Path) -> beam.PCollection:
+    source = LogFolder(str(folder), EventFields("user", "item", "time", "us"))
+    return (pipeline | MonitorStream(source, plan, clock=StreamClock(), noise_key=key, run_id=RUN_ID)).reports
+
+
+def by_watermark(pipeline: beam.Pipeline, plan: Any, key: str, folder: pathlib.Path) -> beam.PCollection:
+    pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
+    return (pairs | ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID)).reports
+
+
+def stored_in(job: beam_runner_api_pb2.Pipeline) -> dict[str, tuple[set[str], set[str]]]:
+    """Part of the stream -> names of its states and of its timers."""
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for transform in job.components.transforms.values():
+        if transform.spec.urn == "beam:transform:pardo:v1":
+            payload = beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
+            if payload.state_specs or payload.timer_family_specs:
+                # Beam names a timer's family "ts-" and the name of the timer.
+                timers = {name.removeprefix("ts-") for name in payload.timer_family_specs}
+                _, part, *within = transform.unique_name.split("/")
+                states, before = found.get(part := f"{part}/{within[0]}" if part == "Release" else part, (set(), set()))
+                found[part] = states | set(payload.state_specs), before | timers
+    return found
+
+
+@pytest.mark.parametrize(
+    ("build", "plan", "states"),
+    [
+        (of_partitions, small_plan, POLL | RELEASE),
+        (of_partitions, small_looks_plan, POLL | RELEASE),
+        (by_watermark, small_plan, MONITOR),
+        (by_watermark, small_looks_plan, RELEASE),
+    ],
+)
+def test_the_job_of_an_engine_has_these_states_and_the_path_of_the_key_alone(build, plan, states, tmp_path):
+    pipeline = beam.Pipeline(options=PipelineOptions(flink.options("localhost:1")))
+    _ = build(pipeline, plan(), key_file(tmp_path), tmp_path)
+    job = PortableRunner.get_proto_pipeline(pipeline, pipeline.options)
+    text = job.SerializeToString()
+    assert stored_in(job) == states
+    assert len(text) < 1_000_000
+    assert any(b"dp_transforms" in part for part in texts_within(text)), "the search reads pickles"
+    assert places_with(forms_of(SECRET), {"job": text}) == []
+
+
+# --- What a replay publishes by itself
+
+
+@pytest.fixture
+def request_of(tmp_path: pathlib.Path):
+    log = write_crowded_log(tmp_path / "log", 3000, 200, files=2)
+    good = '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n'
+    (tmp_path / "log" / "bad.jsonl").write_text(good + "no row\n" * 5)
+    plan, key = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path)
+
+    def make(output: str, **changes: Any):
+        return replay_request(log, plan, output if "://" in output else tmp_path / output, key, **changes)
+
+    return make
+
+
+def ran(request: Any, times: int = 1) -> PipelineResult:
+    """times: how often Beam runs each bundle, as an engine whose workers die."""
+    repeats = f"--direct_runner_bundle_repeat={times - 1}"
+    options = runner_options([repeats], job_name="job", streaming=False)
+    with errors_in_one_line("nothing was published"):
+        pipeline = beam.Pipeline(options=options)
+        jobs.build_replay(pipeline, request)
+        return jobs.run_to_end(pipeline)
+
+
+def test_the_report_is_that_of_a_replay_here_however_often_a_step_runs_and_over_no_other(request_of, tmp_path):
+    here, there = request_of("here.jsonl"), request_of("there.jsonl", dead_letter=str(tmp_path / "bad.txt"))
+    run_replay(here)
+    ran(there, times=3)
+    made = pathlib.Path(there.output).read_bytes()
+    assert made == pathlib.Path(here.output).read_bytes()
+    assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
+    assert len((tmp_path / "bad.txt").read_text().splitlines()) == 5
+    with pytest.raises(UserError, match=r"there\.jsonl"):
+        ran(request_of("there.jsonl", run_id="run-2"))
+    assert pathlib.Path(there.output).read_bytes() == made
+
+
+@pytest.mark.xdist_group("s3")
+def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request_of, bucket):
+    url = f"{bucket}/there.jsonl"
+    ran(request_of(url), times=3)
+    assert len(list(read_report_file(url)[1])) == SCHEDULE.horizon
+    assert [file.url for file in remote_files.list_beginning(bucket + "/")] == [url], "a draft is left"
+    with pytest.raises(UserError, match=r"there\.jsonl"):
+        ran(request_of(url, run_id="run-2"))
+
+
+def test_where_too_many_rows_are_bad_nothing_is_published_unless_that_is_allowed(request_of, monkeypatch):
+    monkeypatch.setattr(write_reports, "MOST_REJECTED", 0.001)
+    request = request_of("report.jsonl")
+    assert operator_counts(ran(request))[REPORTS_WITHHELD] == 1
+    assert {path.name for path in pathlib.Path(request.output).parent.iterdir()} == {"log", "noise.key"}
+    ran(request_of("report.jsonl", allow_empty=True))
+    assert pathlib.Path(request.output).exists()
+
+
+# --- How a job is watched and cancelled
+
+
 class Result(PipelineResult):
     """Of a job that is never over by itself."""
 
@@ -57,16 +195,18 @@ class Result(PipelineResult):
 
 
 class Pipeline(beam.Pipeline):
-    """Starts a child as Beam starts an engine, and takes the signal as it does."""
+    """Starts a child as Beam starts an engine, takes the signal as it does, and forgets the runner as it does."""
 
-    def __init__(self) -> None:
-        super().__init__(options=PipelineOptions(["--runner=PrismRunner"]))
+    def __init__(self, *options: str) -> None:
+        super().__init__(options=PipelineOptions([]))
+        self._options = PipelineOptions(list(options) or ["--runner=PrismRunner"])
         self.result, self.child = Result(), b""
 
     def run(self) -> Result:
         code = "import signal; print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)"
         self.child = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip()
         signal.signal(signal.SIGINT, lambda *_: None)
+        self.options.view_as(StandardOptions).runner = None
         return self.result
 
 
@@ -132,48 +272,73 @@ def cluster(states: dict[str, tuple[str, str]], cancelled: list[str]) -> Iterato
             thread.join()
 
 
-def options(runner: str, master: str) -> PipelineOptions:
-    return PipelineOptions([f"--runner={runner}", f"--flink_master={master}", "--job_name=mine"])
+def options(runner: str, master: str) -> list[str]:
+    return [f"--runner={runner}", f"--flink_master={master}", "--job_name=mine"]
 
 
-def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other() -> None:
-    """Its job server leaves it there."""
+def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other(capsys) -> None:
+    """Its job server leaves it there; and Beam takes the runner out of the options when it runs."""
     states = {"a": ("mine", "RUNNING"), "b": ("other", "RUNNING"), "c": ("mine", "FAILED"), "d": ("mine", "RESTARTING")}
     cancelled: list[str] = []
     with cluster(states, cancelled) as address:
         for master in (address, f"http://{address}"):
-            assert cluster_address(options("FlinkRunner", master)) == f"http://{address}"
-        cancel = jobs._Cancel(options("FlinkRunner", address))
-        assert not cancel(Result())
+            assert cluster_address(PipelineOptions(options("FlinkRunner", master))) == f"http://{address}"
+        pipeline = Pipeline(*options("FlinkRunner", address))
+        pipeline.result.wait_until_finish = lambda: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            jobs.run_to_end(pipeline)
     assert cancelled == ["/jobs/a?mode=cancel", "/jobs/d?mode=cancel"]
-    assert cluster_address(options("FlinkRunner", "[local]")) is None
-    assert cluster_address(options("PrismRunner", address)) is None
+    assert cluster_address(PipelineOptions(options("FlinkRunner", "[local]"))) is None
+    assert cluster_address(PipelineOptions(options("PrismRunner", address))) is None
+    cancel = jobs._Cancel(PipelineOptions(options("FlinkRunner", address)))
     assert "The job mine may still be there" in cancel(Result())
 
 
-class Submitted:
-    """What a runner gives back of a job that never ends."""
+class Endless:
+    """A pipeline that never ends by itself."""
 
-    def wait_until_finish(self) -> None:
-        raise KeyboardInterrupt
+    is_over, cancelled = False, False
 
     def cancel(self) -> None:
-        """A job server leaves the job on the cluster."""
+        self.cancelled = True
+
+    def raise_error(self) -> None:
+        """It did not fail."""
 
 
-def test_a_job_on_a_cluster_is_known_although_beam_takes_the_runner_out_of_the_options(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cancelled: list[str] = []
-    with cluster({"a": ("mine", "RUNNING")}, cancelled) as address:
-        pipeline = beam.Pipeline(options=PipelineOptions())
-        pipeline._options = options("FlinkRunner", address)
+class Output(ReportFollower):
+    """What each look finds: how many reports are new, and how many the end says there are; or an error. looks: so many
+    were asked for; the last one again and again."""
 
-        def submit() -> Submitted:
-            pipeline.options.view_as(StandardOptions).runner = None
-            return Submitted()
+    def __init__(self, *found: tuple[int, int | None] | StreamError) -> None:
+        self.found, self.looks = found, 0
 
-        monkeypatch.setattr(pipeline, "run", submit)
-        with pytest.raises(KeyboardInterrupt):
-            jobs.run_to_end(pipeline)
-    assert cancelled == ["/jobs/a?mode=cancel"]
+    def read_new(self) -> ReportNews:
+        found = self.found[min(self.looks, len(self.found) - 1)]
+        self.looks += 1
+        if isinstance(found, StreamError):
+            raise found
+        new, of_all = found
+        reports = [WindowReport("events", each, each + 1, [], 1.0, 1e-9, 1.0) for each in range(new)]
+        return ReportNews(None, reports, None if of_all is None else RunEnded("events", 9, of_all), self.looks == 1)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, job: Endless, output: Output) -> None:
+    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: job)
+    stream = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    jobs.watch_to_end(None, stream, pause_seconds=0)  # type: ignore[arg-type]
+
+
+def test_a_stream_is_waited_for_until_all_that_its_end_counts_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end record can overtake the last reports, which the job has yet to write."""
+    late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
+    watched(monkeypatch, Endless(), late)
+    assert late.looks == 6
+
+
+def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, output = Endless(), Output((1, None), StreamError("no broker."))
+    monkeypatch.setattr(jobs, "_PATIENCE_SECONDS", 0.1)
+    with pytest.raises(StreamError, match="no broker"):
+        watched(monkeypatch, job, output)
+    assert (job.cancelled, output.looks > 2) == (True, True)

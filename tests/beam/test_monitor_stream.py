@@ -1,60 +1,312 @@
-"""What `MonitorStream` leaves out, refuses and tells, and how it is stopped. Whole logs: tests/conformance."""
+"""`MonitorStream`: its loop of timers on state that the test holds, its intents, how it is stopped, and what it leaves
+out and refuses. Whole logs: tests/conformance."""
 
+from __future__ import annotations
+
+import dataclasses
+import os
 import time
+from collections.abc import Callable
 
+import apache_beam as beam
 import pytest
 
 from dp_transforms.beam import monitor_stream
-from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.monitor_stream import MonitorStream, PollInLoopDoFn, PollInTimersDoFn
+from dp_transforms.beam.workers import operator_counts
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.log_folder import LogFolder
-from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.logs.streams.partition_poller import Polling
+from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.reports.report_records import RunEnded
-from tests.helpers.beam_pipelines import local_pipeline
-from tests.helpers.memory_stream import Arrival, MemoryStream
-from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of, small_plan
-from tests.helpers.stream_runs import CLOCK, Ran, arrivals_of
-from tests.reference.hits import oracle_reports
+from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, key_file, settings_of, small_plan
+from tests.reference.run import reference
+
+SHARDS = 2
+PLAN = small_plan(3)
+CLOCK = StreamClock(out_of_order_seconds=0, idle_timeout_seconds=0.01)
 
 
-def test_both_clocks_leave_out_what_is_late_and_say_so(tmp_path):
+# --- One key of the DoFn, fired by hand
+
+
+def polling_of(source, /, **arguments):
+    partitions = {partition.name: partition for partition in source.partitions()}
+    settled = {"clock": CLOCK, "source": "", "shards": SHARDS, "confirm": True, "stop_file": None}
+    return Polling(partitions, settings_of(PLAN), **{**settled, "poll_seconds": 0.001, **arguments})
+
+
+class Loop:
+    """What a key sent, and the intents that wait."""
+
+    def __init__(self, source, /, **arguments):
+        self.do_fn = PollInTimersDoFn(polling_of(source, **arguments), HeldSecret(SECRET), None)
+        self.do_fn.setup()
+        self.messages, self.intents = [], []
+        self.turn_to(0)
+
+    def turn_to(self, number):
+        """A partition that was not read yet."""
+        self.name, self.state = f"partition-{number}", {"progress": Cell(), "partitions": Cell(), "poll": Timer()}
+        self.do_fn.process((self.name, number), **self.state)
+
+    def fire(self, times=1):
+        for _ in range(times):
+            assert self.state["poll"].at is not None
+            self.state["poll"].at = None
+            for output in self.do_fn.poll(self.name, **self.state):
+                if isinstance(output, beam.pvalue.TaggedOutput):
+                    self.intents.append(output.value)
+                else:
+                    self.messages.append(output)
+        return self
+
+    @property
+    def progress(self):
+        return PartitionProgress.from_bytes(self.state["progress"].content, PLAN.schedule, CLOCK, SHARDS)
+
+
+class Watched:
+    """see: called with what its readers do, and to what: "open" and "close" with the name of the partition, "polled"
+    with the position."""
+
+    def __init__(self, partitions, records_per_poll, see):
+        self._partitions = [
+            WatchedPartition(f"partition-{number}", tuple(arrivals), records_per_poll, see)
+            for number, arrivals in enumerate(partitions)
+        ]
+
+    def partitions(self):
+        return self._partitions
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchedPartition(MemoryPartition):
+    see: Callable[[str, str | None], object]
+
+    def open(self, since_micros=0):
+        self.see("open", self.name)
+        return WatchedReader(self, since_micros)
+
+
+class WatchedReader(MemoryReader):
+    def poll(self, position, **limits):
+        polled = super().poll(position, **limits)
+        self._partition.see("polled", position)
+        return polled
+
+    def close(self):
+        self._partition.see("close", self._partition.name)
+
+
+def arrivals(users, seconds_apart=0):
+    """Of one item, which comes when it happens."""
+    times = ((START + user * seconds_apart) * MICROS for user in range(users))
+    return [Arrival((f"u{user}", "news", at), at) for user, at in enumerate(times)]
+
+
+EVENTS = arrivals(100, seconds_apart=1)
+ALL_SHARDS = [(window, shard) for window in range(3) for shard in range(SHARDS)]
+
+
+def announced(messages):
+    return sorted((message.window, shard) for shard, message in messages if message.announced)
+
+
+def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
+    monkeypatch.setattr(partition_poller, "_CONFIRMED", {})
+    loop = Loop(MemoryStream.of([EVENTS], 40)).fire(3)
+    while not loop.intents:
+        loop.fire()
+    sent, waiting = len(loop.messages), loop.progress
+    loop.fire(3)
+    assert len(loop.messages) == sent
+    assert loop.intents == [waiting.intent.name], "asked once"
+    assert loop.state["progress"].content == waiting.to_bytes()
+    first = partition_poller.Confirmation(waiting.intent.name)
+    first()
+    first()
+    loop.fire(3)
+    assert len(loop.messages) == sent, "the first call may be for a checkpoint that began before"
+    assert loop.intents == [waiting.intent.name] * 2, "asked again, once"
+    partition_poller.Confirmation(waiting.intent.name)()
+    loop.fire()
+    assert loop.state["poll"].at is None, "the loop has ended"
+    assert loop.progress.is_over
+    assert announced(loop.messages) == ALL_SHARDS
+    assert not partition_poller._CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("source", "shards", "message"),
+    [
+        (MemoryStream.of([EVENTS, []], 40), SHARDS, "started with 1 partitions, and the source has 2 now"),
+        (MemoryStream.of([EVENTS], 40), 3, "the run was started with shards=2, got 3"),
+    ],
+)
+def test_a_run_keeps_its_partitions_and_shards(source, shards, message):
+    """No window would be complete; users would be in other shards, where their budgets are full again."""
+    loop, resumed = Loop(MemoryStream.of([EVENTS], 40)).fire(), Loop(source, shards=shards)
+    resumed.state = loop.state
+    with pytest.raises(StreamError, match=message):
+        resumed.fire()
+
+
+def test_earlier_records_of_one_user_push_nobody_out_of_a_drain(tmp_path, monkeypatch):
+    """A backlog of more than a poll, without confirmation: all that arrived before the stop counts, wherever the poll
+    was that came first."""
+    others, seconds = arrivals(50_300), [time.time()]
+    monkeypatch.setattr(partition_poller.time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(partition_poller, "now_micros", lambda: round(seconds[0] * MICROS))
+    for rows_of_x in (0, 1000):
+        x = [Arrival(("x'", f"other {row}", START * MICROS), START * MICROS) for row in range(rows_of_x)]
+        stop = tmp_path / f"stop {rows_of_x}"
+        loop = Loop(MemoryStream.of([[*x, *others]], 10**6), confirm=False, stop_file=str(stop)).fire()
+        assert loop.progress.position == "50000"
+        stop.touch()
+        for _ in range(10):
+            seconds[0] += 10
+            if loop.state["poll"].at is not None:
+                loop.fire()
+        assert loop.progress.is_over
+        users = set()
+        for packed in (Contributions.from_bytes(message.blob) for _, message in loop.messages if message.blob):
+            is_news = packed.items == packed.table.labels.to_pylist().index("news")
+            users.update(packed.users[packed.codes[is_news]].tolist())
+        assert len(users) == 50_300
+
+
+def test_a_stop_file_that_cannot_be_looked_for_ends_the_run(tmp_path):
+    """Nobody knows then whether what was polled came before the stop."""
+    (tmp_path / "file").touch()
+    loop = Loop(MemoryStream.of([arrivals(1)]), stop_file=str(tmp_path / "file" / "stop"), confirm=False)
+    with pytest.raises(StreamError, match="cannot be known whether the stop file is there"):
+        loop.fire()
+
+
+def test_the_stop_is_when_the_file_came_and_is_one_for_all_partitions(tmp_path):
+    """By the change time, which nobody can set: neither a copied file's time of writing nor a second touch counts."""
+    stop, log = tmp_path / "stop", arrivals(40, seconds_apart=1)
+    loop = Loop(MemoryStream.of([log, log], 10), stop_file=str(stop), confirm=False).fire()
+    assert loop.progress.stop_micros is None
+    stop.touch()
+    os.utime(stop, (0, 0))
+    came = os.stat(stop).st_ctime_ns // 1000
+    assert loop.fire().progress.stop_micros == CLOCK.stop_micros(came)
+    while os.stat(stop).st_ctime_ns // 1000 == came:
+        time.sleep(0.01)
+        stop.touch()
+    loop.turn_to(1)
+    assert loop.fire().progress.stop_micros == CLOCK.stop_micros(came)
+    stop.unlink()
+    assert loop.fire().progress.stop_micros == CLOCK.stop_micros(came)
+
+
+def test_a_stop_is_looked_for_behind_each_poll_and_not_before_it(tmp_path):
+    """The file comes while a poll runs: nothing of that poll is taken before the stop is known."""
+    stop = tmp_path / "stop"
+
+    def see(deed, at):
+        if deed == "polled" and at == "10":
+            stop.touch()
+
+    loop = Loop(Watched([arrivals(40)], 10, see), stop_file=str(stop)).fire(2)
+    assert (loop.progress.position, loop.progress.stop_micros) == ("10", None)
+    assert loop.progress.intent.kind == "stop"
+
+
+def test_a_reader_is_opened_anew_when_the_state_went_back():
+    """It may have seen an end that lies before what another attempt has read."""
+    seen = []
+    loop = Loop(Watched([EVENTS], 10, lambda deed, _: seen.append(deed))).fire()
+    stored = loop.state["progress"].content
+    loop.fire(2)
+    assert seen.count("open") == 1
+    loop.state["progress"].content = stored
+    loop.fire()
+    assert (seen.count("open"), loop.progress.position) == (2, "20")
+
+
+def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
+    loop = Loop(MemoryStream.of([[Arrival(BROKEN, START * MICROS), *EVENTS]], 40)).fire()
+    assert [(rejected.source, list(rejected.positions)) for rejected in loop.intents] == [("partition-0", [0])]
+    loop.do_fn.process(("partition-0", 0), **loop.state)
+    assert loop.progress.position == "40"
+
+
+CLOSED = []  # partitions, by readers that were pickled with what notes it
+
+
+def note_closed(deed, name):
+    if deed == "close":
+        CLOSED.append(name)
+
+
+def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader():
+    """The reader of a bundle that fails behind it is closed too."""
+    CLOSED.clear()
+    source = Watched([EVENTS, EVENTS], 40, note_closed)
+    poll = PollInLoopDoFn(polling_of(source, confirm=False), HeldSecret(), None)
+    poll.setup()
+    assert announced(poll.process(b"")) == sorted(2 * ALL_SHARDS)
+    assert CLOSED == ["partition-0", "partition-1"]
+    begun = poll.process(b"")
+    next(begun)
+    begun.close()
+    assert CLOSED == ["partition-0", "partition-1", "partition-0"]
+
+
+# --- The transform
+
+
+def ran(folder, source, plan, **arguments):
+    """Reports, ends, and the operator's counts of a run to its end."""
+    pipeline, reports, ended = local_pipeline(), Collected(), Collected()
+    settled = {"noise_key": key_file(folder), "run_id": RUN_ID, "driver": "loop", "poll_seconds": 0.05}
+    output = pipeline | MonitorStream(source, plan, **settled, **arguments)
+    _, _ = output.reports | "Reports" >> reports.sink(), output.ended | "Ended" >> ended.sink()
+    result = pipeline.run()
+    result.wait_until_finish()
+    return reports.values, ended.values, operator_counts(result)
+
+
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+@pytest.mark.parametrize(("sliding", "first_windows_missed"), [(1, 1), (3, 3)])
+def test_both_clocks_leave_out_what_is_late_and_say_so(tmp_path, kind, sliding, first_windows_missed):
     """30 holders of an item come too late for the first window; in sliding windows in time for the next ones."""
-    for sliding, first_windows_missed in ((1, 1), (3, 3)):
-        plan = small_plan(12, sliding=sliding, hits_per_user=3, window_seconds=60)
-        slide = 60 // sliding
-        early = (START + 1) * MICROS
-        missed_end = START + slide * first_windows_missed
-        in_time = [(f"u{user}", "news", early) for user in range(30)]
-        late = [(f"u{user}", "news", early) for user in range(30, 60)]
-        busy = [(f"u{user}", "sport", (missed_end + 1) * MICROS) for user in range(40)]
-        for kind in ("arrival", "event"):
-            clock = StreamClock(kind, 20, 0, 10**6, 0.2)
-            tip = ("tip", "tip", (missed_end + 21) * MICROS)
-            arrivals = [*arrivals_of(in_time), *arrivals_of(busy), Arrival(tip, tip[2])]
-            arrivals += [Arrival(event, (missed_end + 20) * MICROS + 1) for event in late]
-            ran = Ran(tmp_path, {"stream": (MemoryStream.of([arrivals], 7), plan, {"clock": clock})})
-            assert ran.reports["stream"] == oracle_reports([*in_time, *busy, tip], settings_of(plan), SECRET)
-            assert ran.counts["events_late"] == 30
+    plan = small_plan(12, sliding=sliding, hits_per_user=3, window_seconds=60)
+    early, missed_end = (START + 1) * MICROS, START + 60 // sliding * first_windows_missed
+    in_time = [(f"u{user}", "news", early) for user in range(30)]
+    busy = [(f"u{user}", "sport", (missed_end + 1) * MICROS) for user in range(40)]
+    tip = ("tip", "tip", (missed_end + 21) * MICROS)
+    log = [Arrival(event, event[2]) for event in (*in_time, *busy, tip)]
+    late = (missed_end + 20) * MICROS + 1
+    log += [Arrival((f"u{user}", "news", early), late) for user in range(30, 60)]
+    reports, _, counts = ran(tmp_path, MemoryStream.of([log], 7), plan, clock=StreamClock(kind, 20, 0, 10**6, 0.2))
+    assert reports == reference([*in_time, *busy, tip], plan)
+    assert counts["events_late"] == 30
 
 
 def test_a_stop_file_ends_the_run_with_what_arrived_before_it(tmp_path):
     """Half of the records are stamped with a moment after it. Nothing but the file ends this run."""
-    plan = small_plan(4)
+    plan, stop = small_plan(4), tmp_path / "stop"
     log = [(f"u{user}", "news", (START + 1) * MICROS) for user in range(30)]
-    stop = tmp_path / "stop"
     stop.touch()
-    never = StreamClock("event", 20, 0, idle_timeout_seconds=366 * 86_400, shown_within_seconds=0.1)
-    later = [(f"u{user}", "sport", (START + 2) * MICROS) for user in range(30)]
     far = (int(time.time()) + 10**6) * MICROS
-    source = MemoryStream.of([[*arrivals_of(log), *(Arrival(event, far) for event in later)]], 7)
-    ran = Ran(tmp_path, {"stream": (source, plan, {"clock": never, "stop_file": str(stop)})})
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert expected
-    assert ran.reports["stream"] == expected
-    assert ran.ended["stream"] == [RunEnded("events", 4, reports=len(expected))]
-    assert (ran.counts["events_after_stop"], "stops_seen_late" in ran.counts) == (30, False)
+    later = [Arrival((f"u{user}", "sport", (START + 2) * MICROS), far) for user in range(30)]
+    source = MemoryStream.of([[*(Arrival(event, event[2]) for event in log), *later]], 7)
+    never = StreamClock("event", 20, 0, idle_timeout_seconds=366 * 86_400, shown_within_seconds=0.1)
+    reports, ended, counts = ran(tmp_path, source, plan, clock=never, stop_file=str(stop))
+    assert reports == reference(log, plan) != []
+    assert ended == [RunEnded("events", 4, reports=len(reports))]
+    assert (counts["events_after_stop"], "stops_seen_late" in counts) == (30, False)
 
 
 def test_the_state_of_a_run_knows_its_source_by_its_fingerprint(tmp_path, monkeypatch):
@@ -66,9 +318,9 @@ def test_the_state_of_a_run_knows_its_source_by_its_fingerprint(tmp_path, monkey
     assert made[0].source == source.fingerprint() != LogFolder(str(tmp_path), EventFields()).fingerprint()
 
 
-def test_arguments_that_cannot_be_used_are_refused(tmp_path):
-    plan, source = small_plan(4), MemoryStream.of([[]])
-    for arguments, message in (
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         ({"run_id": None}, "run_id must be given"),
         ({"run_id": ""}, "run_id must be printable text"),
         ({"driver": "magic"}, "'timers' or 'loop'"),
@@ -77,8 +329,10 @@ def test_arguments_that_cannot_be_used_are_refused(tmp_path):
         ({"stop_file": "gs://bucket/stop"}, "stop_file must be a path"),
         ({"shards": 0}, "shards must be"),
         ({"public_items": PublicItems.of_ids(["a", "b"])}, "no public items"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            MonitorStream(source, plan, **{"clock": CLOCK, "run_id": RUN_ID, **arguments})
-    with pytest.raises(StreamError, match="must have partitions"):
-        _ = local_pipeline() | MonitorStream(MemoryStream.of([]), plan, clock=CLOCK, run_id=RUN_ID)
+        ({"source": MemoryStream.of([])}, "must have partitions"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments, message):
+    usual = {"source": MemoryStream.of([[]]), "plan": small_plan(4), "clock": CLOCK, "run_id": RUN_ID}
+    with pytest.raises((ValueError, StreamError), match=message):
+        _ = local_pipeline() | MonitorStream(**{**usual, **arguments})

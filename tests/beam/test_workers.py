@@ -1,6 +1,9 @@
-"""The noise key: where it comes from, which runs may do without one, that it is fresh for every run that has none and
-one for all workers of a run, and that it is written nowhere."""
+"""The noise key: where it comes from, which runs may do without one, and that it and all users leave no trace outside
+of the data itself: in no report, log line, metric, job graph, error or file."""
 
+from __future__ import annotations
+
+import ast
 import base64
 import bz2
 import itertools
@@ -9,38 +12,25 @@ import pathlib
 import pickle
 
 import apache_beam as beam
+import numpy as np
+import pyarrow as pa
 import pytest
 from apache_beam.internal import pickler
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam import workers as noise_keys
+from dp_transforms.beam import workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.workers import FreshKey, KeyFile, resolve_noise_key
+from dp_transforms.beam.workers import FreshKey, KeyFile, operator_counts, resolve_noise_key
 from dp_transforms.core.event_batch import EventBatch
+from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.beam_pipelines import (
-    Branches,
-    Collected,
-    batches_source,
-    local_pipeline,
-    run_monitor,
-    values,
-)
-from tests.helpers.leak_search import forms_of, job_graph, options_of, places_with, texts_within, traces  # noqa: F401
+from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, plain, rebuilt, run_monitor
+from tests.helpers.leak_search import forms_of, job_graph, metrics_of, options_of, places_with, traces  # noqa: F401
 from tests.helpers.shh_process import run_python
-from tests.helpers.small_runs import (
-    MICROS,
-    RUN_ID,
-    SECRET,
-    START,
-    batch_of,
-    batches_of,
-    key_file,
-    random_log,
-    settings_of,
-    small_plan,
-)
-from tests.reference.hits import oracle_reports
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, batch_of, key_file, small_plan
+from tests.reference.run import reference
 
 KEY = bytes(range(100, 140))
 # A dry run: else Beam asks Google over the network about the bucket, for minutes where there is none.
@@ -48,6 +38,7 @@ DATAFLOW = [
     *("--project=some-project", "--region=r", "--temp_location=gs://some/t", "--staging_location=gs://some/s"),
     "--dry_run=true",
 ]
+TWO_PROCESSES = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -61,76 +52,54 @@ def pipeline(runner="FnApiRunner", *flags):
     return local_pipeline(flags, runner)
 
 
-def test_a_private_file_of_32_bytes_is_a_key(tmp_path):
-    path = write_key(tmp_path / "key", KEY[:32])
-    assert KeyFile(path).get_secret_bytes() == KEY[:32]
-    assert resolve_noise_key(path, pipeline()).get_secret_bytes() == KEY[:32]
-    assert resolve_noise_key(str(path), pipeline()).get_secret_bytes() == KEY[:32]
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610, 0o601, 0o620])
-def test_a_file_that_others_can_use_is_refused_with_the_command_that_closes_it(tmp_path, mode):
-    path = write_key(tmp_path / "key", mode=mode)
-    with pytest.raises(ValueError, match=rf"mode {mode:04o}.*chmod 600 {path}"):
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        *((KEY, mode, rf"mode {mode:04o}.*chmod 600 ") for mode in (0o640, 0o604, 0o610, 0o601, 0o620)),
+        *((KEY[:size], 0o600, rf"32 to \d+ bytes, got {size}\b.*urandom") for size in (0, 31)),
+        (b"ab" * 16, 0o600, r"is not random: .* only \d different bytes?, .* head -c 32 /dev/urandom"),
+    ],
+)
+def test_a_file_that_is_no_private_random_key_is_refused_with_the_command_that_makes_one(
+    tmp_path, content, mode, message
+):
+    path = write_key(tmp_path / "key", content, mode)
+    with pytest.raises(ValueError, match=message) as raised:
         resolve_noise_key(path, pipeline())
+    if content:
+        assert places_with(forms_of(content), {"error": str(raised.value).encode()}) == []
 
 
-@pytest.mark.parametrize("size", [0, 1, 31])
-def test_a_short_file_is_refused_with_its_size(tmp_path, size):
-    with pytest.raises(ValueError, match=rf"32 to \d+ bytes, got {size}\b.*urandom"):
-        resolve_noise_key(write_key(tmp_path / "key", KEY[:size]), pipeline())
+def test_a_private_file_of_random_bytes_is_a_key_also_in_hexadecimal(tmp_path):
+    """False alarm: 64 random digits have fewer than 8 different ones with probability below 10^-15."""
+    for number, content in enumerate((KEY[:32], os.urandom(32).hex().encode())):
+        path = write_key(tmp_path / f"key-{number}", content)
+        for given in (path, str(path), KeyFile(path)):
+            assert resolve_noise_key(given, pipeline()).get_secret_bytes() == content
 
 
-def test_errors_never_hold_the_content(tmp_path):
-    for content, mode in ((KEY[:31], 0o600), (KEY, 0o644)):
-        with pytest.raises(ValueError, match="noise key file") as raised:
-            resolve_noise_key(write_key(tmp_path / "key", content, mode), pipeline())
-        assert content not in str(raised.value).encode()
-        assert content.hex() not in str(raised.value)
-
-
-def test_no_secret_shows_in_repr(tmp_path):
-    for secret in (KeyFile(write_key(tmp_path / "key")), FreshKey()):
-        key = cached(secret)
-        for text in (repr(secret), str(secret)):
-            assert key.hex() not in text
-            assert repr(key) not in text
-
-
-def test_a_raw_secret_is_refused():
-    beams = pytest.importorskip("apache_beam.utils.secret", reason="Beam before 2.77 has no RawSecret")
-    with pytest.raises(ValueError, match="RawSecret would be pickled"):
-        resolve_noise_key(beams.RawSecret(KEY), pipeline())
-
-
-def test_foreign_types_are_refused():
-    for other in (KEY, 7, ["key"]):
-        with pytest.raises(ValueError, match="must be a path") as raised:
-            resolve_noise_key(other, pipeline())
+def test_a_key_that_would_travel_in_the_job_graph_is_refused():
+    raw = pytest.importorskip("apache_beam.utils.secret", reason="Beam before 2.77 has no RawSecret").RawSecret(KEY)
+    for given, message in ((raw, "RawSecret would be pickled"), (KEY, "must be a path"), (7, "must be a path")):
+        with pytest.raises(ValueError, match=message) as raised:
+            resolve_noise_key(given, pipeline())
         assert repr(KEY) not in str(raised.value)
 
 
 @pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner", "DirectRunner"])
 def test_without_a_file_each_run_in_this_process_draws_its_own_key(runner):
     keys = {resolve_noise_key(None, pipeline(runner)).get_secret_bytes() for _ in range(5)}
-    assert len(keys) == 5
-    assert {len(key) for key in keys} == {32}
-
-
-def test_a_fresh_key_is_one_key(tmp_path):
-    secret = FreshKey()
-    assert secret.get_secret_bytes() == pickle.loads(pickle.dumps(secret)).get_secret_bytes()  # noqa: S301
+    assert [len(key) for key in keys] == [32] * 5
 
 
 @pytest.mark.parametrize(
     ("runner", "flags"),
     [
-        ("FnApiRunner", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]),
-        ("DirectRunner", ["--direct_running_mode=multi_processing"]),
+        ("FnApiRunner", TWO_PROCESSES),
+        ("DirectRunner", TWO_PROCESSES[:1]),
         ("DataflowRunner", DATAFLOW),
         ("PortableRunner", ["--job_endpoint=embed"]),
         ("FlinkRunner", []),
-        ("SparkRunner", []),
         ("PrismRunner", []),
     ],
 )
@@ -141,59 +110,26 @@ def test_a_run_with_workers_elsewhere_needs_a_key_file(tmp_path, runner, flags):
     assert resolve_noise_key(write_key(tmp_path / "key"), elsewhere).get_secret_bytes() == KEY
 
 
-def pickles_of(value):
-    """By pickle, and by Beam's own pickler, whose output is compressed."""
-    return pickle.dumps(value), bz2.decompress(base64.b64decode(pickler.dumps(value)))
-
-
-def cached(secret):
-    """The bytes, which the secret keeps where Beam's secrets can (since 2.77)."""
-    return secret.get_bytes(cacheSecret=True) if hasattr(beam.Secret, "get_bytes") else secret.get_secret_bytes()
-
-
-def test_no_secret_is_pickled_even_after_it_was_cached(tmp_path):
+def test_no_secret_is_pickled_or_shown_even_after_it_was_cached(tmp_path):
     for secret in (KeyFile(write_key(tmp_path / "key")), FreshKey()):
-        key = cached(secret)
-        assert not any(key in data for data in pickles_of(secret))
-        assert all(key in data for data in pickles_of([key]))  # the search can find one
-
-
-def run_elsewhere(secret):
-    """Unpickles a secret in another process and asks for its bytes; returns what that process says."""
-    program = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.stdin.read())).get_secret_bytes().hex())"
-    return run_python("-c", program, input=pickle.dumps(secret).hex(), cwd=ROOT)
+        key = secret.get_bytes(cacheSecret=True) if hasattr(beam.Secret, "get_bytes") else secret.get_secret_bytes()
+        pickles = [pickle.dumps(secret), bz2.decompress(base64.b64decode(pickler.dumps(secret)))]
+        places = {"pickle": pickles[0], "Beam's pickle": pickles[1], "text": f"{secret} {secret!r}".encode()}
+        assert places_with(forms_of(key), places) == []
+        assert pickle.loads(pickles[0]).get_secret_bytes() == key  # noqa: S301
+        assert places_with(forms_of(key), {"careless": pickle.dumps([key])}), "the search can find one"
 
 
 def test_a_fresh_key_in_another_process_is_a_clear_error():
     secret = FreshKey()
-    found = run_elsewhere(secret)
+    program = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.stdin.read())).get_secret_bytes().hex())"
+    found = run_python("-c", program, input=pickle.dumps(secret).hex(), cwd=ROOT)
     assert found.returncode != 0
     assert "RuntimeError: the noise key was drawn in another process" in found.stderr
-    assert "noise_key=PATH" in found.stderr
     assert secret.get_secret_bytes().hex() not in found.stdout + found.stderr
 
 
-@pytest.mark.parametrize("content", [bytes(32), b"\xff" * 64, b"ab" * 16, b"\n" * 40, b"1234567" * 5])
-def test_a_key_that_is_plainly_not_random_is_refused(tmp_path, content):
-    with pytest.raises(ValueError, match=r"is not random: .* only \d different bytes?, .* head -c 32 /dev/urandom"):
-        KeyFile(write_key(tmp_path / "key", content)).get_secret_bytes()
-
-
-def test_hexadecimal_keys_are_taken(tmp_path):
-    """False alarm: 64 random digits have fewer than 8 different ones with probability below 10^-15."""
-    for _ in range(100):
-        content = os.urandom(32).hex().encode()
-        assert KeyFile(write_key(tmp_path / "key", content)).get_secret_bytes() == content
-        (tmp_path / "key").unlink()
-
-
 # --- one key for a run, another for another
-
-
-def noisy_counts(reports):
-    return {
-        (report.window_start, hitter.item): hitter.noisy_count for report in reports for hitter in report.heavy_hitters
-    }
 
 
 @pytest.fixture(scope="module")
@@ -210,65 +146,153 @@ def noisy_log():
         max_items=10**6,
     )
     assert plan.charged_hits.noise.scale > 5
-    assert plan.threshold < 120
     log = [(f"u{window}-{user}", "news", (START + 60 * window) * MICROS) for window in range(40) for user in range(200)]
-    return plan, [batch_of(log)]
+    return plan, batches_source([batch_of(log)])
 
 
-def test_two_runs_without_a_key_file_share_no_draw(noisy_log):
-    """Even under one run id. Equal counts happen with probability under 0.06 each, so over 13 of 40 less than once in
-    10^7 times; noise of one key would give 40."""
-    plan, batches = noisy_log
-    first, second = (noisy_counts(run_monitor(batches_source(batches), plan).reports) for _ in range(2))
-    assert len(first) == len(second) == 40
-    assert sum(first[cell] == second[cell] for cell in first) <= 13
+def noisy_counts(reports):
+    return {
+        (report.window_start, hitter.item): hitter.noisy_count for report in reports for hitter in report.heavy_hitters
+    }
 
 
-def test_a_key_file_gives_one_answer_per_run_and_fresh_noise_for_another(noisy_log, tmp_path):
-    plan, batches = noisy_log
+def test_a_key_file_gives_one_answer_per_run_and_every_other_run_has_noise_of_its_own(noisy_log, tmp_path):
+    """Equal counts happen with probability under 0.06 each, so over 13 of 40 less than once in 10^7 times; noise of one
+    key and run would give 40. Also of a transform that is applied twice, and without a key under one run id."""
+    plan, source = noisy_log
     key = key_file(tmp_path)
-    branches = Branches()
-    for name, run_id in {"first": "a", "again": "a", "other": "b", "unnamed": None}.items():
-        branches.add(name, batches, plan, noise_key=key, run_id=run_id)
-    source = branches.pipeline | "Batches" >> beam.Create(batches, reshuffle=False).with_output_types(EventBatch)
-    monitor = ShiftingHeavyHitters(plan, noise_key=key)
-    branches.attach("one transform", source, monitor)
-    branches.attach("applied twice", source, monitor)
-    first, again, *others = (noisy_counts(values(found)) for found in branches.run()[0].values())
+    first, again, other, fresh, fresh_again = (
+        noisy_counts(run_monitor(source, plan, noise_key=path, run_id=run_id).reports)
+        for path, run_id in ((key, "a"), (key, "a"), (key, "b"), (None, "a"), (None, "a"))
+    )
+    twice, monitor, job = [Collected(), Collected()], ShiftingHeavyHitters(plan, noise_key=key), local_pipeline()
+    batches = source(job)
+    for name, collected in zip("xy", twice, strict=True):
+        _ = (batches | f"Monitor {name}" >> monitor).reports | f"See {name}" >> collected.sink()
+    job.run().wait_until_finish()
     assert first == again
-    assert len(others) == 4
-    for one, another in itertools.combinations([first, *others], 2):
-        assert sum(one[cell] == another[cell] for cell in first) <= 13
+    all_different = [first, other, fresh, fresh_again, *(noisy_counts(collected.values) for collected in twice)]
+    assert [len(counts) for counts in all_different] == [40] * 6
+    for one, another in itertools.combinations(all_different, 2):
+        assert sum(one[cell] == another[cell] for cell in one) <= 13
 
 
 # --- written nowhere
 
-
-def monitored(plan, log, key):
-    """A pipeline that is built and has not run, and where its reports will be seen."""
-    pipeline, reports = local_pipeline(), Collected()
-    found = batches_source(batches_of(log, 100))(pipeline) | ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID)
-    return pipeline, found.reports, reports
+USERS = 1000
+MARK = b"PLANTED-"
+ITEMS = ("news", *(f"nobody's-{number}" for number in range(20)))
 
 
-def new_fresh_key(before):
-    (token,) = noise_keys._FRESH_KEYS.keys() - before
-    return noise_keys._FRESH_KEYS[token]
+def planted(user):
+    return f"PLANTED-{user:04d}-qzx"
 
 
-@pytest.mark.parametrize("kind", ["key file", "fresh key"])
-def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
-    plan = small_plan(mode="hits", hits_per_user=2)
-    log = random_log(plan, seed=1, events=600)
-    before = set(noise_keys._FRESH_KEYS)
-    pipeline, reports, collected = monitored(plan, log, key_file(tmp_path) if kind == "key file" else None)
-    _ = reports | collected.sink()
-    key = SECRET if kind == "key file" else new_fresh_key(before)
-    pipeline.run().wait_until_finish()
-    if kind == "key file":
-        assert collected.values == oracle_reports(log, settings_of(plan), SECRET)  # it is the key that was used
-    graph = job_graph(pipeline)
-    assert any(b"ThresholdMonitorEvolvingDoFn" in text for text in texts_within(graph))  # the search reads pickles
-    places = {"job graph": graph, "options": options_of(pipeline), **traces.places()}
+class Record:
+    """An element whose fields must never show, not even when reading them fails."""
+
+    def __init__(self, user, item):
+        self.user, self.item = user, item
+
+
+def read_user(record):
+    if record.item == "unreadable":
+        raise ValueError(f"no user in {record.user} / {record.item}")
+    return record.user
+
+
+def make_records(_):
+    """Made on the worker: otherwise the log would stand in the job graph, as the test's own input."""
+    for user in map(planted, range(USERS)):
+        for item, second in (("news", int(user[8:12]) % 700), (f"of {user}", 1), ("outside", 10**6)):
+            yield TimestampedValue(Record(user, item), Timestamp(START + second))
+        for bad in ((user, None), (None, user), ({user: 1}, "news"), (user.encode() + b"\xff", "x"), (user, [user])):
+            yield TimestampedValue(Record(*bad), Timestamp(START + 5))
+        yield TimestampedValue(Record(user, "unreadable"), Timestamp(START + 5))
+
+
+def read_item(record):
+    return record.item
+
+
+@pytest.mark.parametrize("has_key_file", [True, False])
+def test_planted_users_and_the_key_leave_no_trace(tmp_path, traces, has_key_file):  # noqa: F811
+    before = set(workers._FRESH_KEYS)
+    job, reports, rejected = local_pipeline(), Collected(), Collected()
+    records = job | beam.Create([0]) | beam.FlatMap(make_records).with_output_types(Record)
+    # A threshold at which none of 1,000 items of one user each passes, under any key.
+    plan, key = small_plan(hits_per_user=2, threshold=40), key_file(tmp_path) if has_key_file else None
+    found = records | ShiftingHeavyHitters(plan, user=read_user, item=read_item, noise_key=key, run_id=RUN_ID)
+    _, _ = found.reports | "See" >> reports.sink(), found.rejected | "See rejected" >> rejected.sink()
+    result = job.run()
+    result.wait_until_finish()
+    secret = SECRET if has_key_file else workers._FRESH_KEYS[(set(workers._FRESH_KEYS) - before).pop()]
+    assert {hitter.item for report in reports.values for hitter in report.heavy_hitters} == {"news"}
+    assert operator_counts(result)[EVENTS_REJECTED] == 6 * USERS
+    places = {"reports": repr(reports.values).encode(), "rejected": repr(rejected.values).encode()}
+    places |= {"metrics": metrics_of(result), "job graph": job_graph(job), "options": options_of(job)}
+    places |= traces.places()
     assert len(places["log"]) > 1000
-    assert places_with(forms_of(key), places) == []
+    assert places_with([MARK, *forms_of(secret)], places) == []
+
+
+def make_pairs(_):
+    for user in map(planted, range(USERS)):
+        yield TimestampedValue((user, "news"), Timestamp(START + int(user[8:12]) % 700))
+        yield TimestampedValue((user, "no public item"), Timestamp(START))
+        yield TimestampedValue(("", user), Timestamp(START))
+
+
+def test_workers_in_other_processes_share_key_and_items_and_leave_no_trace_either(tmp_path, traces):  # noqa: F811
+    plan = small_plan(mode="hits", threshold=2, domain=ITEMS, hits_per_user=2)
+    (tmp_path / "items.txt").write_text("\n".join(ITEMS))
+    job, out = local_pipeline(TWO_PROCESSES), tmp_path / "out"
+    pairs = job | beam.Create([0]) | beam.FlatMap(make_pairs).with_output_types(tuple[str, str])
+    found = pairs | ShiftingHeavyHitters(
+        plan, noise_key=key_file(tmp_path), run_id=RUN_ID, public_items=tmp_path / "items.txt"
+    )
+    reports = found.reports | "Plain" >> beam.Map(lambda report: repr(plain(report)))
+    for name, lines in (("reports", reports), ("rejected", found.rejected | "Text" >> beam.Map(str))):
+        _ = lines | f"Write {name}" >> beam.io.WriteToText(str(out / name), shard_name_template="")
+    result = job.run()
+    result.wait_until_finish()
+    written = (out / "reports").read_text()
+    log = [(user, item, stamped.timestamp.micros) for stamped in make_pairs(0) for user, item in [stamped.value]]
+    expected = reference([event for event in log if event[0]], plan, ITEMS)
+    assert len(expected) > 5
+    assert sorted(rebuilt(ast.literal_eval(line)) for line in written.splitlines()) == expected
+    places = {"metrics": metrics_of(result), "job graph": job_graph(job), **traces.places()}
+    places |= {"reports": written.encode(), "rejected": (out / "rejected").read_bytes()}
+    assert b"sdk_worker" in places["log"] + places["output"]
+    assert b"empty user" in places["rejected"]
+    assert places_with([MARK, *forms_of(SECRET)], places) == []
+
+
+@pytest.mark.parametrize("kind", ["nulls", "key file is gone"])
+def test_a_run_that_fails_shows_no_user(tmp_path, traces, kind):  # noqa: F811
+    def broken_batch(_):
+        users = pa.array([planted(0), None] * (USERS // 2) if kind == "nulls" else [planted(0)] * USERS)
+        items = pa.array([f"of {planted(user)}" for user in range(USERS)])
+        return EventBatch(users.dictionary_encode(), items.dictionary_encode(), np.full(USERS, START * MICROS))
+
+    job, path = local_pipeline(), key_file(tmp_path)
+    batches = job | beam.Create([0]) | beam.Map(broken_batch).with_output_types(EventBatch)
+    _ = batches | ShiftingHeavyHitters(small_plan(), noise_key=path, run_id=RUN_ID)
+    if kind == "key file is gone":
+        (tmp_path / "noise.key").unlink()
+    with pytest.raises(Exception, match="none of them null" if kind == "nulls" else "cannot be read") as raised:
+        job.run().wait_until_finish()
+    places = {"error": repr(raised.value).encode(), "text": str(raised.value).encode(), **traces.places()}
+    assert places_with([MARK], places) == []
+
+
+def test_the_search_finds_what_careless_code_leaves(tmp_path, traces):  # noqa: F811
+    def careless(element):
+        print(f"odd user {element}")
+        beam.metrics.Metrics.counter("careless", f"events of {element}").inc()
+
+    job = local_pipeline()
+    _ = job | beam.Create([0]) | beam.Map(lambda _: planted(7)) | beam.Map(careless)
+    result = job.run()
+    result.wait_until_finish()
+    assert set(places_with([MARK], {"metrics": metrics_of(result), **traces.places()})) >= {"metrics", "output"}

@@ -33,6 +33,21 @@ class Bag:
         self.content = []
 
 
+class CountingBag(Bag):
+    """read_entries: how many, over all reads."""
+
+    reads = writes = read_entries = 0
+
+    def read(self):
+        self.reads += 1
+        self.read_entries += len(self.content)
+        return super().read()
+
+    def add(self, value):
+        self.writes += 1
+        super().add(value)
+
+
 class Cell:
     """A state that holds one value."""
 

@@ -1,4 +1,4 @@
-"""The papers' `ThresholdMonitorEvolving` and the pipeline in mode ``kms21``, side by side on one log with one noise.
+"""The papers' `ThresholdMonitorEvolving` and the pipeline with ``noise="printed"``, on one log with one noise.
 
 The paper's class has users as positions, one query after the other, and a `NoiseSource`. Here the source hands it the
 pipeline's own draws: those of the window, the item and the holders that the class itself still counts. So both name the
@@ -8,15 +8,10 @@ same items exactly as long as both charge, remove, add noise, compare and go thr
 import random
 from collections import defaultdict
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.pipeline import PipelineVisitor
-from apache_beam.testing import test_stream
 
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.contributions import bound_contributions
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.core.hit_noise import digests_of_groups
@@ -27,9 +22,8 @@ from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.beam_pipelines import batches_source, local_pipeline, run_monitor
-from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, batches_of, key_file, settings_of, small_plan
+from tests.helpers.beam_pipelines import batches_source, run_monitor
+from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, batches_of, key_file, settings_of
 from tests.helpers.trials import changed
 
 ITEMS = ("a", "film", "music", "sport")  # under this key they lie in both shards of the monitor
@@ -179,18 +173,18 @@ def test_the_transform_and_the_monitor_name_what_the_algorithm_of_the_paper_name
 
 @pytest.fixture(scope="module")
 def case(plan, quiet):
-    """A log, what each step before the monitor hands to it, and what the paper's algorithm names."""
-    log = log_around(quiet.threshold, 120)
-    return log, candidates_of(plan, log), named_by_the_paper(log, quiet)
+    """A log, and what the paper's algorithm names of it."""
+    log = log_around(quiet.threshold, WINDOWS)
+    return log, named_by_the_paper(log, quiet)
 
 
-def test_with_less_noise_too(quiet, case):
-    _, candidates, expected = case
-    assert named_by_the_monitor(candidates, quiet) == expected
+def test_with_less_noise_too(plan, quiet, case):
+    log, expected = case
+    assert named_by_the_monitor(candidates_of(plan, log), quiet) == expected
 
 
 def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet, case):
-    log, _, expected = case
+    log, expected = case
     for other in (
         {"hits": quiet.hits_per_user + 1},
         {"hits": quiet.hits_per_user - 1},
@@ -207,30 +201,3 @@ def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet
         with monkeypatch.context() as broken:
             broken.setattr(UserCounters, method, wrong)
             assert named_by_the_paper(log, quiet) != expected, method
-
-
-class DoFnTypes(PipelineVisitor):
-    """The types of all DoFns of a pipeline."""
-
-    def __init__(self):
-        self.found = set()
-
-    def visit_transform(self, applied):
-        if isinstance(applied.transform, beam.ParDo):
-            self.found.add(type(applied.transform.fn))
-
-
-def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else():
-    for plan, pays_hits in (
-        (small_plan(mode="hits"), True),
-        (small_plan(mode="hits-with-counts"), True),
-        (small_plan(mode="kms21"), True),
-        (small_looks_plan(), False),
-    ):
-        for source in (beam.Create([("u", "i")]), test_stream.TestStream().add_elements([("u", "i")])):
-            pipeline = local_pipeline()
-            pairs = pipeline | source | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
-            _ = pairs | ShiftingHeavyHitters(plan)
-            seen = DoFnTypes()
-            pipeline.visit(seen)
-            assert (ThresholdMonitorEvolvingDoFn in seen.found) == pays_hits, plan.charge

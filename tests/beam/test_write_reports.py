@@ -1,5 +1,5 @@
-"""Files that a pipeline writes, reports and rejected rows: whole, once, whatever runs twice or dies, and with the modes
-that they should have."""
+"""Files and folders that a pipeline writes, reports and rejected rows: whole, once, whatever runs twice or dies, and
+with the modes that they should have."""
 
 import json
 import os
@@ -11,17 +11,20 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
-from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports
+from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports, WriteReportStream
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.files import replace_whole
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.stores.local_files import publish
-from tests.helpers.beam_pipelines import local_pipeline
+from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.killed_nights import in_a_process
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
+OTHER = ReportHeader("run-2", "news", HEADER.guarantee, HEADER.plan)
 REPEATED = ["--direct_runner_bundle_repeat=1"]
 OTHER_PROCESS = ["--direct_running_mode=multi_processing", "--direct_num_workers=1"]
 
@@ -40,21 +43,20 @@ REPORTS = [
 IN_ORDER = [REPORTS[3], REPORTS[1], REPORTS[2], REPORTS[0], REPORTS[4]]
 
 
-def write(path, reports, flags=(), header=HEADER):
-    """Runs a pipeline that writes the reports; returns its result."""
+def created(job, rows, row_type, name="Rows"):
+    made = beam.Create(list(rows), reshuffle=False).with_output_types(row_type)
+    return job | name >> made | f"Shuffle {name}" >> beam.Reshuffle()
+
+
+# --- One file of bounded input
+
+
+def write(path, reports, flags=()):
+    """Runs a pipeline that writes the reports; returns how many others there were for a window."""
     job = local_pipeline(flags)
-    (
-        job
-        | "Reports" >> beam.Create(reports, reshuffle=False).with_output_types(WindowReport)
-        | "Shuffle" >> beam.Reshuffle()
-        | "Write" >> WriteReports(path, header)
-    )
+    _ = created(job, reports, WindowReport) | "Write" >> WriteReports(path, HEADER)
     result = job.run()
     result.wait_until_finish()
-    return result
-
-
-def conflicts(result):
     found = result.metrics().query(beam.metrics.MetricsFilter().with_name("conflicting_reports"))["counters"]
     return sum(counter.committed for counter in found)
 
@@ -72,40 +74,31 @@ def check_types(row):
 
 
 def test_released_types_travel_as_rows_and_survive_a_shuffle():
-    for row_type in (HeavyHitter, WindowReport, RejectedEvents):
-        assert isinstance(beam.coders.registry.get_coder(row_type), beam.coders.RowCoder)
     coder = beam.coders.registry.get_coder(WindowReport)
     for original in REPORTS:
         assert coder.decode(coder.encode(original)) == original
     with local_pipeline() as job:
-        shuffled = job | beam.Create(REPORTS).with_output_types(WindowReport) | beam.Reshuffle() | beam.Map(check_types)
-        assert_that(shuffled, equal_to(REPORTS))
+        assert_that(created(job, REPORTS, WindowReport) | beam.Map(check_types), equal_to(REPORTS))
 
 
 @pytest.mark.parametrize(("ending", "flags"), [("avro", REPEATED), ("jsonl", OTHER_PROCESS)])
 def test_reports_become_one_file_in_order(tmp_path, ending, flags):
     path = tmp_path / f"report.{ending}"
-    result = write(path, [*REPORTS, REPORTS[0]], flags)  # one arrives twice
+    assert write(path, [*REPORTS, REPORTS[0]], flags) == 0, "one arrives twice"
     assert read_all(path) == IN_ORDER
     assert os.listdir(tmp_path) == [path.name]
-    assert conflicts(result) == 0
 
 
 def test_of_contradicting_reports_the_same_one_is_kept_in_any_order_of_arrival(tmp_path):
-    versions = [report(5, HeavyHitter("a", None, count)) for count in (7, 30, 9)]
-    kept = []
+    versions, kept = [report(5, HeavyHitter("a", None, count)) for count in (7, 30, 9)], []
     for number, arrival in enumerate(([*versions, REPORTS[0]], [REPORTS[0], *versions[::-1]])):
         path = tmp_path / f"report{number}.jsonl"
-        result = write(path, arrival)
-        assert conflicts(result) == 2
+        assert write(path, arrival) == 2
         first, second = read_all(path)
         assert first == REPORTS[0]
         kept.append(second)
     assert kept[0] == kept[1]
     assert kept[0] in versions
-
-
-# Files appear as a whole.
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
@@ -130,18 +123,16 @@ def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_pat
     assert os.listdir(tmp_path) == ["report.avro"]
 
 
-# Rejected rows.
+# --- Rejected rows
 
 REJECTED = [
     RejectedEvents("b.jsonl", [30, 2], "broken line"),
-    RejectedEvents("a.parquet", [5], "time is missing"),
     RejectedEvents("a.parquet", [9, 1, 5], "user is empty"),
     RejectedEvents("b.jsonl", [7], "broken line"),
     RejectedEvents("ü.csv", [-(1 << 62)], "time is no number"),
 ]
-REJECTED_LINES = [
+LINES = [
     ("a.parquet", 1, "user is empty"),
-    ("a.parquet", 5, "time is missing"),
     ("a.parquet", 5, "user is empty"),
     ("a.parquet", 9, "user is empty"),
     ("b.jsonl", 2, "broken line"),
@@ -151,78 +142,90 @@ REJECTED_LINES = [
 ]
 
 
-def write_lines_file(path, rejected, flags=()):
-    with local_pipeline(flags) as job:
-        elements = job | beam.Create(rejected, reshuffle=False)
-        elements.element_type = RejectedEvents
-        elements | "Shuffle" >> beam.Reshuffle() | "WriteRejected" >> WriteRejected(path)
-
-
-def lines_of(path):
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+def lines_of(*paths):
+    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     assert all(list(row) == ["file", "position", "reason"] for row in rows)
     return [tuple(row.values()) for row in rows]
 
 
-@pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
-def test_rejected_rows_are_written_one_by_one_and_sorted(tmp_path, flags):
-    path = tmp_path / "rejected.jsonl"
-    write_lines_file(path, random.Random(5).sample(REJECTED, len(REJECTED)), flags)
-    assert lines_of(path) == REJECTED_LINES
-
-
-def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path):
+def test_rejected_rows_are_sorted_lines_for_their_owner_alone_from_the_first_byte_on(tmp_path):
     path, modes = tmp_path / "rejected.jsonl", []
     before = os.umask(0)
     try:
         replace_whole(str(path), lambda file: modes.append(os.fstat(file.fileno()).st_mode & 0o777), mode=0o600)
-        assert modes == [0o600]
-        write_lines_file(path, REJECTED)
+        with local_pipeline(REPEATED) as job:
+            _ = created(job, random.Random(5).sample(REJECTED, 4), RejectedEvents) | WriteRejected(path)
     finally:
         os.umask(before)
-    assert path.stat().st_mode & 0o777 == 0o600
+    assert lines_of(path) == LINES
+    assert [*modes, path.stat().st_mode & 0o777] == [0o600, 0o600]
     publish(path, tmp_path / "published.jsonl")
     assert (tmp_path / "published.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-# The folder of a stream.
-
-
-def contents(folder):
-    return {path: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-OF_A_STREAM = [RejectedEvents("topic/0", [7, 3], "no user"), RejectedEvents("topic/1", list(range(100)), "broken line")]
-
-
 def write_folder(path, rejected, flags=()):
     with local_pipeline(flags) as job:
-        _ = (
-            job
-            | beam.Create(rejected, reshuffle=False).with_output_types(RejectedEvents)
-            | "Write" >> WriteRejectedFolder(path)
-        )
+        _ = created(job, rejected, RejectedEvents) | "Write" >> WriteRejectedFolder(path)
 
 
-@pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
-def test_rejected_events_become_private_files_with_the_lines_of_a_replay(tmp_path, flags):
+def test_rejected_events_of_a_stream_become_private_files_once(tmp_path):
     folder = tmp_path / "deep" / "rejected"
-    write_folder(folder, OF_A_STREAM, flags)
-    before = contents(folder)
-    write_folder(folder, OF_A_STREAM[::-1], flags)
-    assert contents(folder) == before
-    assert len(before) == 2
+    for rejected in (REJECTED, REJECTED[::-1]):
+        write_folder(folder, rejected, REPEATED)
+        assert sorted(lines_of(*folder.iterdir())) == LINES
+        assert len(list(folder.iterdir())) == 4
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    with local_pipeline() as job:
-        _ = job | beam.Create(OF_A_STREAM).with_output_types(RejectedEvents) | WriteRejected(tmp_path / "replay.jsonl")
-    lines = sorted(line for content in before.values() for line in content.decode().splitlines())
-    assert lines == sorted((tmp_path / "replay.jsonl").read_text().splitlines())
-    assert {"file": "topic/0", "position": 3, "reason": "no user"} in map(json.loads, lines)
 
 
 def test_rejected_events_that_cannot_be_written_fail_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Exception, match="is never overwritten"):
-        write_folder(tmp_path / "file", OF_A_STREAM[:1])
+        write_folder(tmp_path / "file", REJECTED[:1])
     assert os.listdir(tmp_path) == ["file"]
+
+
+# --- Reports of a stream
+
+STREAM = [report(window, HeavyHitter("Ünïcode ☃", ABOVE, None)) for window in range(0, 40, 3)]
+KEYS = {f"news|1970-01-{1 + window // 24:02d}T{window % 24:02d}:00:00Z" for window in range(0, 40, 3)}
+ENDED = RunEnded("news", 40, len(STREAM))
+
+
+@pytest.fixture
+def sink(tmp_path):
+    return ReportFolder(str(tmp_path / "reports"))
+
+
+def write_stream(sink, reports=STREAM, ended=(ENDED,), header=HEADER):
+    """Runs a pipeline that writes the reports, each bundle twice; returns the keys."""
+    keys = Collected()
+    with local_pipeline(REPEATED) as job:
+        records = created(job, reports, WindowReport, "Reports"), created(job, ended, RunEnded, "Ended")
+        _ = records | "Write" >> WriteReportStream(sink, header) | "Keys" >> keys.sink()
+    return set(keys.values)
+
+
+def test_a_stream_of_reports_is_written_once_and_ended_in_any_order(sink):
+    assert write_stream(sink) == {*KEYS, "news|end"}
+    assert sink.read("run-1") == (HEADER, STREAM, ENDED)
+    assert write_stream(sink, STREAM[::-1]) == {*KEYS, "news|end"}
+    assert sink.read("run-1") == (HEADER, STREAM, ENDED)
+
+
+def test_a_sink_is_opened_when_the_pipeline_begins(sink):
+    """A first window may take a day."""
+    write_stream(sink, [], ())
+    assert sink.read("run-1") == (HEADER, [], None)
+    with pytest.raises(Exception, match="belongs to another run"):
+        write_stream(sink, [], (), OTHER)
+
+
+def test_a_second_answer_or_another_run_fails_the_job_and_is_written_nowhere(sink):
+    write_stream(sink, STREAM, ())
+    with pytest.raises(Exception, match="already has another answer") as caught:
+        write_stream(sink, [report(0, HeavyHitter("secret label", ABOVE, None))])
+    assert "secret label" not in str(caught.value)
+    with pytest.raises(Exception, match="belongs to another run"):
+        write_stream(sink, header=OTHER)
+    assert sink.read("run-1") == (HEADER, STREAM, None)
