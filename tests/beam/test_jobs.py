@@ -38,8 +38,8 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_folder import ReportNews
 from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.reports.report_writer import ReportFollower, ReportNews
 from dp_transforms.stores import remote_files
 from examples.engines import flink
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
@@ -306,7 +306,7 @@ class Endless:
         """It did not fail."""
 
 
-class Output(ReportFollower):
+class Output:
     """What each look finds: how many reports are new, and how many the end says there are; or an error. looks: so many
     were asked for; the last one again and again."""
 
