@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import GameAccountant, charging_game_delta
-from dp_transforms.accounting.composition import MOST_CALLS
+from dp_transforms.accounting.composition import MOST_CALLS, optimal_composition_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.accounting.price_bounds import Published
@@ -43,7 +43,6 @@ from dp_transforms.papers.target_charging import HitLimit, OneShotTopK, Price, T
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.runs.lifetime_cost import delta_units, epsilon_units
 from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
-from tests.helpers.charging_bounds import OptimalComposition
 from tests.helpers.refusals import (
     COUNT,
     DELTA,
@@ -145,17 +144,17 @@ CASES = [
     (GameAccountant, CALL, CALLS),
     (charging_game_delta, CALL | {"epsilon": 1.5}, CALLS | {"epsilon": NOT_NEGATIVE}),
     (
-        OptimalComposition,
-        {"epsilon_per_query": 0.1, "calls": 3},
-        {"epsilon_per_query": POSITIVE, "calls": [MOST_CALLS + 1, *WHOLE]},
+        optimal_composition_delta,
+        {"epsilon_per_query": 0.1, "calls": 3, "epsilon": 0.1},
+        {"epsilon_per_query": POSITIVE, "calls": [MOST_CALLS + 1, -1, 1.5], "epsilon": NOT_NEGATIVE},
     ),
     *(
         (accountant.delta, {"epsilon": 1.0}, {"epsilon": NOT_NEGATIVE})
-        for accountant in (GameAccountant(**CALL), OptimalComposition(0.1, 3), ThresholdMonitorAccountant(**PROVED))
+        for accountant in (GameAccountant(**CALL), ThresholdMonitorAccountant(**PROVED))
     ),
     *(
         (accountant.epsilon, {"delta": 0.1}, {"delta": [None, Decimal("0.1"), *FRACTION]})
-        for accountant in (GameAccountant(**CALL), OptimalComposition(0.1, 3), ThresholdMonitorAccountant(**PROVED))
+        for accountant in (GameAccountant(**CALL), ThresholdMonitorAccountant(**PROVED))
     ),
     (
         ThresholdMonitorAccountant,

@@ -1,4 +1,4 @@
-"""The law of the purse's noise against incomplete gamma functions of 60 digits and against quadrature."""
+"""The law of the noise of contributions against incomplete gamma functions of 60 digits and against quadrature."""
 
 import itertools
 import math
@@ -9,30 +9,28 @@ import pytest
 from scipy import integrate
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
+from tests.reference.prices import tail
 
 LAWS = [
     ExponentialPower(1.0, 40),
     ExponentialPower(1.37, 1),
     ExponentialPower(2.0, 300),
     ExponentialPower(2.5, 1000),
-    ExponentialPower(3.0, 7),
     ExponentialPower(4.0, 2000),
     ExponentialPower(2.75, 12_000),  # large enough for values by differences
 ]
+each_law = pytest.mark.parametrize("law", LAWS, ids=repr)
 
 
 def exact_tail(law, margin):
-    """``Pr[Z >= margin]`` for margin >= 1, to some 60 digits."""
-    order = 1 / mpmath.mpf(law.shape)
-    at = mpmath.mpf(2 * margin - 1) / (2 * law.scale)
-    return mpmath.gammainc(order, at ** mpmath.mpf(law.shape)) / mpmath.gamma(order) / 2
+    return tail(law.shape, law.scale, margin)
 
 
 def margins_of(law, reach):
-    return sorted({1, 2, 3, reach, *np.geomspace(1, reach, 40).astype(int).tolist(), law.scale // 8 or 1})
+    return sorted({1, 2, 3, reach, *np.geomspace(1, reach, 30).astype(int).tolist(), law.scale // 8 or 1})
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
+@each_law
 def test_tables_are_exact(law):
     tails = law.upper_tail_integers()
     with mpmath.workdps(60):
@@ -44,22 +42,25 @@ def test_tables_are_exact(law):
     assert law.sampling_total_variation < 2.0**-100
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
+@each_law
 def test_logarithms_of_tails(law):
-    reach = int(law.scale * 2000 ** (1 / law.shape))  # far beyond the smallest float
-    margins = np.array(margins_of(law, reach))
+    """Far beyond the smallest float, too; and as numbers they are rounded up."""
+    margins = np.array(margins_of(law, int(law.scale * 2000 ** (1 / law.shape))))
+    upper, lower = law.log_upper_tail(margins), law.log_upper_tail(1 - margins)
     with mpmath.workdps(50):
-        for margin, found in zip(margins.tolist(), law.log_upper_tail(margins).tolist(), strict=True):
-            exact = mpmath.log(exact_tail(law, margin))
-            assert abs(exact - found) <= LOG_TAIL_ERROR / 4 * max(1, abs(exact))
-        for margin, found in zip(margins.tolist(), law.log_upper_tail(1 - margins).tolist(), strict=True):
-            assert abs(mpmath.log(1 - exact_tail(law, margin)) - found) <= LOG_TAIL_ERROR / 4
+        for margin, found, other in zip(margins.tolist(), upper.tolist(), lower.tolist(), strict=True):
+            exact = exact_tail(law, margin)
+            assert abs(mpmath.log(exact) - found) <= LOG_TAIL_ERROR / 4 * max(1, abs(mpmath.log(exact)))
+            assert abs(mpmath.log(1 - exact) - other) <= LOG_TAIL_ERROR / 4
+            assert exact <= law.upper_tail(margin) <= exact * (1 + mpmath.mpf("1e-9")) + mpmath.mpf("1e-320")
+            assert 1 - exact <= law.upper_tail(1 - margin)
+    assert law.upper_tail(-(10**7)) == 1.0
 
 
 def test_logarithms_of_tails_at_random_shapes_and_points():
     """Also at the ends of the ranges that are computed in different ways."""
     draws = np.random.default_rng(5)
-    for shape in (1.0, 1.15, 4.0, *draws.uniform(1, 4, 9).tolist()):
+    for shape in (1.0, 1.15, 4.0, *draws.uniform(1, 4, 6).tolist()):
         powers = [1e-300, 1e-9, *itertools.chain(*((end * (1 - 1e-15), end) for end in (1.5, 5.0, 20.0, 100.0)))]
         points = np.concatenate([powers, draws.uniform(0, 6, 15), np.exp(draws.uniform(1, 7.5, 15))]) ** (1 / shape)
         upper, lower = ExponentialPower(shape, 1).log_tails_at(points)
@@ -72,16 +73,14 @@ def test_logarithms_of_tails_at_random_shapes_and_points():
                 assert abs(mpmath.log(1 - exact) - other) <= LOG_TAIL_ERROR / 10
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_density_and_spread_against_quadrature(law):
+@each_law
+def test_hazard_and_spread_against_quadrature(law):
     def density(x):
         return math.exp(-((x / law.scale) ** law.shape))
 
     far = law.scale * 60 ** (1 / law.shape)
     whole = 2 * integrate.quad(density, 0, far, limit=400)[0]
     for margin in (1, law.scale, 2 * law.scale):
-        by_quadrature = integrate.quad(density, margin - 0.5, far, limit=400)[0] / whole
-        assert law.upper_tail(margin) == pytest.approx(by_quadrature, rel=1e-7)
         low, high = law.hazard_bounds(margin)
         hazard = density(margin - 0.5) * law.scale / whole / law.upper_tail(margin)
         assert low <= hazard * (1 + 1e-7)
@@ -90,19 +89,9 @@ def test_density_and_spread_against_quadrature(law):
     assert law.standard_deviation == pytest.approx(math.sqrt(second), rel=1e-7)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=repr)
+@each_law
 @pytest.mark.parametrize("probability", [0.4, 0.05, 1e-6, 1e-30])
 def test_smallest_margin(law, probability):
     margin = law.smallest_margin(probability)
     assert law.upper_tail(margin) <= probability
     assert margin == 1 or law.upper_tail(margin - 1) > probability
-
-
-def test_upper_tail_is_rounded_up():
-    law = ExponentialPower(2.5, 1000)
-    with mpmath.workdps(40):
-        for margin in (1, 700, 3000, 9000):
-            exact = exact_tail(law, margin)
-            assert exact <= law.upper_tail(margin) <= exact * (1 + mpmath.mpf("1e-9"))
-            assert 1 - exact <= law.upper_tail(1 - margin)
-    assert law.upper_tail(-(10**6)) == 1.0

@@ -1,24 +1,19 @@
 """ThresholdMonitor's price: the tail of its noise, every step of the proof on a grid, and what is calibrated."""
 
 import decimal
-import itertools
 import math
 
-import numpy as np
 import pytest
 
-from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.discrete_laplace_law import (
     capped_sum_tail_integer,
     capped_sum_upper_tail,
-    not_prior_probability,
 )
 from dp_transforms.accounting.kms21_accountant import (
     ThresholdMonitorAccountant,
     calibrate_threshold_monitor,
 )
-from tests.helpers.capped_sum_law import CappedSumLaw
 
 Decimal = decimal.Decimal
 
@@ -31,27 +26,6 @@ def numbers(wide, narrow, cap):
 def law(epsilon, reach):
     share = math.tanh(epsilon / 2)
     return {z: share * math.exp(-epsilon * abs(z)) for z in range(-reach, reach + 1)}
-
-
-def capped(narrow, cap, reach=400):
-    result = {}
-    for v, probability in law(narrow, reach).items():
-        result[min(v, cap)] = result.get(min(v, cap), 0.0) + probability
-    return result
-
-
-@pytest.mark.parametrize("narrow", [0.1, 0.3, 1.7])
-@pytest.mark.parametrize("wide", [0.1, 0.25, 2.0])
-@pytest.mark.parametrize("cap", [0, 1, 2, 7, 30])
-def test_the_tail_is_the_sum_over_all_pairs(wide, narrow, cap):
-    reach = 400
-    wide_law = law(wide, reach)
-    above = dict(zip(range(reach, -reach - 1, -1), itertools.accumulate(wide_law[-z] for z in wide_law), strict=True))
-    for margin in (-60, -7, -2, -1, 0, 1, 2, cap - 1, cap, cap + 1, cap + 2, 33, 90):
-        summands = (p * above.get(margin - v, float(margin - v < 0)) for v, p in capped(narrow, cap).items())
-        expected = math.fsum(summands)
-        found = capped_sum_upper_tail(margin, **numbers(wide, narrow, cap))
-        assert found == pytest.approx(expected, rel=1e-10, abs=1e-15)
 
 
 def decimal_tail(wide, narrow, cap, margin):
@@ -70,16 +44,27 @@ def decimal_tail(wide, narrow, cap, margin):
     return total
 
 
-@pytest.mark.parametrize("margin", [-4000, -100, 0, 37, 900, 5000, 40_000])
-def test_the_tail_of_wide_noise_to_the_last_unit(margin):
-    wide, narrow, cap = 1 / 9000, 1 / 131.5, 900
+@pytest.mark.parametrize(
+    ("wide", "narrow", "cap", "margins"),
+    [
+        (1 / 9000, 1 / 131.5, 900, (-4000, 0, 900, 40_000)),
+        *(
+            (wide, narrow, cap, (-60, -1, 0, 1, cap, cap + 1, 33))
+            for wide in (0.25, 2.0)
+            for narrow, cap in ((0.25, 0), (1.7, 7))
+        ),
+    ],
+)
+def test_the_tail_is_the_sum_over_all_pairs_to_the_last_unit(wide, narrow, cap, margins):
     with decimal.localcontext() as context:
         context.prec = 100
-        expected, noise = decimal_tail(wide, narrow, cap, margin), numbers(wide, narrow, cap)
-        tail, integer = (f(margin, **noise) for f in (capped_sum_upper_tail, capped_sum_tail_integer))
-        # What the reference leaves out, V < -reach, has probability below e^-120.
-        assert abs(integer - int(expected * 2**128)) <= 1
-        assert 0 <= Decimal(tail) / expected - 1 < Decimal("3e-12")
+        for margin in margins:
+            expected, noise = decimal_tail(wide, narrow, cap, margin), numbers(wide, narrow, cap)
+            tail, integer = (f(margin, **noise) for f in (capped_sum_upper_tail, capped_sum_tail_integer))
+            # What the reference leaves out, V < -reach, has probability below e^-120.
+            assert abs(integer - int(expected * 2**128)) <= 1
+            assert Decimal(tail) / expected - 1 < Decimal("3e-12")
+            assert Decimal(tail) >= min(expected, 1)
 
 
 def proof_fails(grid, wide, narrow, cap):
@@ -136,7 +121,7 @@ def least_noise(grid, shift):
     return 0.1 / cap * (1 - 1e-12), narrow, cap
 
 
-@pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.31), (1, 0.1), (2, 0.5), (5, 0.5), (7, 0.2)])
+@pytest.mark.parametrize(("grid", "shift"), [(1, 0.5), (1, 0.1), (2, 0.5), (7, 0.2)])
 def test_each_step_of_the_proof_holds_on_the_grid(grid, shift):
     wide, narrow, cap = least_noise(grid, shift)
     ThresholdMonitorAccountant(**numbers(wide, narrow, cap), grid=grid, hits=1)
@@ -192,17 +177,12 @@ def test_calibration_takes_the_better_form_and_no_more_noise_than_it_needs(epsil
     cap = math.ceil(math.log(1 / narrow) / narrow)
     less = ThresholdMonitorAccountant(**numbers(1 / (10 * cap) * (1 - 1e-12), narrow, cap), hits=hits)
     assert less.delta(epsilon) > delta
+    fine = calibrate_threshold_monitor(epsilon, delta, hits, grid=4)
+    assert 1 / fine.wide_epsilon / 4 == pytest.approx(1 / noise.wide_epsilon, rel=1e-3), "a grid changes units alone"
+    assert fine.delta(epsilon) <= delta
 
 
-@pytest.mark.parametrize("grid", [2, 16, 256])
-def test_a_grid_changes_units_and_nothing_else(grid):
-    whole, fine = (calibrate_threshold_monitor(2.0, 1e-6, 3, grid=each) for each in (1, grid))
-    assert 1 / fine.wide_epsilon / grid == pytest.approx(1 / whole.wide_epsilon, rel=1e-3)
-    assert fine.narrow_epsilon * grid == pytest.approx(whole.narrow_epsilon, rel=1e-5)
-    assert fine.delta(2.0) <= 1e-6
-
-
-@pytest.mark.parametrize("hits", [1, 50, 2000])
+@pytest.mark.parametrize("hits", [1, 2000])
 def test_the_accountant_is_a_curve_and_its_inverse(hits):
     accountant = calibrate_threshold_monitor(1.0, 1e-6, hits)
     epsilons = [0.0, 0.2, 0.5, 0.9, 1.0, 1.1, 2.0, 50.0]
@@ -217,32 +197,3 @@ def test_the_accountant_is_a_curve_and_its_inverse(hits):
     assert list(figures) == sorted(figures)
     assert (len(figures), figures[-1]) == (hits, accountant.epsilon(1e-6))
     assert figures[0] == pytest.approx(accountant.narrow_epsilon * (150 + 25 * math.log(3e6)))
-
-
-def _ends(published, hits, windows):
-    """Of a user whose item is published with this probability in each window: that it is excluded in a window, or has
-    so many hits at the end. What was published shows no more."""
-    excluded = [
-        math.comb(n - 1, hits - 1) * published**hits * (1 - published) ** (n - hits) for n in range(hits, windows + 1)
-    ]
-    left = [math.comb(windows, n) * published**n * (1 - published) ** (windows - n) for n in range(hits)]
-    return np.array(excluded + left)
-
-
-@pytest.mark.parametrize("adds_user", [True, False])
-@pytest.mark.parametrize("hits", [1, 3])
-def test_no_stream_exceeds_target_charging_with_the_wide_noise(hits, adds_user):
-    """Exact streams of 40 windows; a game with half of the wide noise's epsilon is exceeded, so this can fail."""
-    wide, narrow, cap = 0.2, 0.9, 3
-    q = [not_prior_probability(epsilon) for epsilon in (wide, 0.5 * wide)]
-    exceeds_less = False
-    for distance in (-8, -4, -1, 0, 4):
-        published, _ = CappedSumLaw(**numbers(wide, narrow, cap)).results(distance)
-        worlds = [_ends(each, hits, 40) for each in (published.with_user, published.without_user)]
-        first, second = worlds if adds_user else worlds[::-1]
-        assert first.sum() == pytest.approx(1)
-        for epsilon in (0.05, 0.2, 0.5, 1.0):
-            attained = float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
-            assert attained <= GameAccountant(wide, q[0], hits).delta(epsilon)
-            exceeds_less |= attained > GameAccountant(0.5 * wide, q[1], hits).delta(epsilon)
-    assert exceeds_less

@@ -15,7 +15,7 @@ from tests.helpers.audited_names import (
     audited_plan,
     mechanism_and_claim,
 )
-from tests.helpers.exact_prices import level_price
+from tests.reference.prices import level_price
 from tests.reference import prices as price_oracle
 
 # Each fault is found by one check: where that check is weakened, the test of the fault fails.

@@ -23,7 +23,7 @@ from dp_transforms.plan.calibration import checked_contributions
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import threshold_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
-from tests.helpers.exact_prices import look_price
+from tests.reference.prices import look_price
 from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import SCHEDULE, calibrated, left_out_of, trial_with_rounds
 from tests.helpers.small_runs import SECRET
