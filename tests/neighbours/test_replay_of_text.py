@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import json
 import pathlib
 import random
 from collections.abc import Iterator
@@ -118,52 +117,42 @@ def test_what_the_first_rows_hold_judges_no_other_row(tmp_path: pathlib.Path, na
         assert same(pair, form, place(others, [added] * count, "first")).pairs >= EXPECTED
 
 
-@pytest.mark.parametrize("unit", ["s", "ms"])
+SECONDS = EventFields(time_unit="s")
+BERLIN = EventFields(time_format="%d.%m.%Y %H:%M:%S", time_zone="Europe/Berlin", csv_separator=";")
+# Times of x' and of others, in the words of JSON; of a form that is declared, and numbers.
+ODD_TIMES = {
+    SECONDS: [
+        *(f"{START + 10}.75", f'"{START + 70}"', '"1.70000004e9"', '"+17e8"', "null", "true", "-0.0", "1e300", '"iso"'),
+        *("9" * 30, f"{2**53 + 1}", f"{2**63 - 1}", f"{-(2**63)}", '"0x10"', '"1_0"', '""'),
+    ],
+    BERLIN: [
+        *('"31.02.2026 10:00:00"', '"29.03.2020 02:30:00"', '"25.10.2020 02:30:00"', '"1.1.0001 0:0:0"', '"1.1.2026"'),
+        *('"31.12.9999 23:59:59"', '"2026-01-01"', '""', '" "', '"\u00e4"', f'"{"0" * 20_000}"'),
+    ],
+}
+
+
+@pytest.mark.parametrize("fields", ODD_TIMES, ids=["numbers", "a form and a zone"])
 @pytest.mark.parametrize("name", ["csv", "jsonl"])
-def test_times_as_numbers(tmp_path: pathlib.Path, name: str, unit: str) -> None:
-    """Whole ones, floating ones and texts of numbers are read alike whatever other kinds stand beside them."""
-    form, pair, fields = FORMATS[name], Neighbours(tmp_path), EventFields(time_unit=unit)
-    factor = {"s": 1, "ms": 1000}[unit]
-    moments = [(START + 10) * factor, (START + 10) * factor + 0.75, f"{(START + 70) * factor}", "1.70000004e9", "+17e8"]
-    odd = [*moments, None, True, -0.0, 1e300, "9" * 30, 2**53 + 1, 2**63 - 1, -(2**63), "0x10", "1_0", "", "iso"]
-    quote = '"' if name == "jsonl" else ""
-
-    def line(user: str, item: str, time: object) -> bytes:
-        if name == "csv":
-            return f"{user},{item},{'' if time is None else time}".encode()
-        literal = "null" if time is None else "true" if time is True else f'"{time}"' if isinstance(time, str) else time
-        return f'{{"user": "{user}", "item": "{item}", "timestamp": {literal}}}'.encode()
-
-    assert quote in line("u", "i", "1").decode()
-    others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate([*moments, *odd])]
-    many = [line(f"u{n % 40}", "A", (START + n) * factor) for n in range(300)]
-    for time in odd:
-        for source in rounds(name, unit, time):
-            log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
-            given = same(pair, form, log, fields)
-            assert len({user for _, user, item in given.pairs if item == "A"}) == 40
-
-
-@pytest.mark.parametrize("name", ["csv", "jsonl"])
-def test_times_of_a_form_and_a_zone_and_cells_between_semicolons(tmp_path: pathlib.Path, name: str) -> None:
-    """A time is read, or not, by its own bytes, whatever other times stand beside it."""
+def test_a_time_is_read_by_its_own_bytes_whatever_other_times_stand_beside_it(
+    tmp_path: pathlib.Path, name: str, fields: EventFields
+) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
-    fields = EventFields(time_format="%d.%m.%Y %H:%M:%S", time_zone="Europe/Berlin", csv_separator=";")
-    form = form._replace(header=None if form.header is None else form.header.replace(b",", b";"))
+    separator = fields.csv_separator or ","
+    form = form._replace(header=form.header and form.header.replace(b",", separator.encode()))
 
     def line(user: str, item: str, time: str) -> bytes:
-        if form.header is not None:
-            return f"{user};{item};{time}".encode("latin1")
-        return json.dumps({"user": user, "item": item, "timestamp": time}).encode()
+        if name == "csv":
+            return separator.join([user, item, "" if time == "null" else time.strip('"')]).encode("latin1")
+        return f'{{"user": "{user}", "item": "{item}", "timestamp": {time}}}'.encode()
 
-    def local(second: int) -> str:  # Berlin, in winter
-        return datetime.datetime.fromtimestamp(START + second + 3600, datetime.UTC).strftime("%d.%m.%Y %H:%M:%S")
+    def usual(second: int) -> str:
+        moment = datetime.datetime.fromtimestamp(START + second + 3600, datetime.UTC)  # Berlin, in winter
+        return f"{START + second}" if fields is SECONDS else f'"{moment:%d.%m.%Y %H:%M:%S}"'
 
-    odd = ["31.02.2026 10:00:00", "29.03.2020 02:30:00", "25.10.2020 02:30:00", "1.1.0001 0:0:0", "31.12.9999 23:59:59"]
-    odd += ["2026-01-01", "", " ", "1.1.26 1:1:1", "1.1.2026", "ä", "0" * 20_000, '"', "01.01.2026 1:00:00 +0100"]
-    many = [line(f"u{n % 40}", "A", local(n % 50)) for n in range(300)]
-    others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate(odd)]
-    for time in odd:
+    many = [line(f"u{n % 40}", "A", usual(n % 50)) for n in range(300)]
+    others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate(ODD_TIMES[fields])]
+    for time in ODD_TIMES[fields]:
         for source in rounds(name, time):
             log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
             given = same(pair, form, log, fields)
@@ -196,44 +185,18 @@ def test_several_files(tmp_path: pathlib.Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["csv.gz", "jsonl.gz"])
 def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
-    """x' in a member of its own, empty members, and one member for each row."""
+    """x' in a member of its own, which is empty without x', or not there; and one member for each row."""
     form, pair = FORMATS[name], Neighbours(tmp_path)
     others = [Row(line) for line in lines_of(form)]
-    for case, hostile, source in sampled(form):
-        added = [Row(line, True) for line in hostile]
-        layouts = [
-            [others[:50], added, others[50:]],
-            [added, [], others, []],
-            [others, [], added],
-            [[], [*others, *added]],
-        ]
-        if case in ("open texts", "quotes of all sorts"):
-            layouts.append([[row] for row in [*added[:1], *others, *added[1:]]])
-        for members in source.sample(layouts, 2):
-            without = [without_added(member) for member in members]
-            write_members(pair.folders[0], form, members)
-            # A member of x' alone is empty without x', or not there.
-            kept = source.choice([without, [member for member in without if member]])
-            write_members(pair.folders[1], form, kept)
-            assert pair.same().pairs >= EXPECTED, case
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"user,item,timestamp,item",
-        b"user,user,item,timestamp",
-        b"user,item",
-        b'user,"item",timestamp',
-        b"\xff,user,item,timestamp",
-    ],
-)
-def test_headers_judge_alike(tmp_path: pathlib.Path, header: bytes) -> None:
-    """The header is the writer's. What it leads to must not depend on who is in the log."""
-    form, pair = FORMATS["csv"]._replace(header=header), Neighbours(tmp_path)
-    others = [b",".join([line, b"more"] if header.count(b",") > 2 else [line]) for line in map(form.spell, EVENTS)]
     for _, hostile, source in sampled(form):
-        same(pair, form, place(others, hostile, source.choice(PLACES)))
+        added = [Row(line, True) for line in hostile]
+        layouts = [[others[:50], added, others[50:]], [added, [], others, []], [[], [*others, *added]]]
+        layouts.append([[row] for row in [*added[:1], *others[:40], *added[1:2], *others[40:]]])
+        members = source.choice(layouts)
+        without = [without_added(member) for member in members]
+        write_members(pair.folders[0], form, members)
+        write_members(pair.folders[1], form, source.choice([without, [member for member in without if member]]))
+        assert pair.same().pairs >= EXPECTED
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.kafka_reader import RecordDecoder
-from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_added
-from tests.neighbours.replayed import Neighbours, pairs_of_batches
+from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, crowd, expected_pairs, place
+from tests.neighbours.replayed import Neighbours
 from tests.neighbours.rounds import rounds
 from tests.neighbours.text_files import FORMATS, write
 
@@ -32,18 +31,18 @@ def in_json(line: bytes, country: str) -> bytes:
     return line.replace(b"{", b'{"country": ' + json.dumps(country).encode() + b", ", 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "case"), [(name, case) for name in ("csv", "jsonl") for case in FORMATS[name].hostile]
-)
-def test_lines(tmp_path: pathlib.Path, name: str, case: str) -> None:
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+def test_lines(tmp_path: pathlib.Path, name: str) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
     of_country = in_json if name == "jsonl" else in_csv
     form = form if form.header is None else form._replace(header=b"country," + form.header)
     others = [of_country(form.spell(event), "D/E") for event in EVENTS]
-    for source in rounds(name, case):
-        added = [of_country(line, source.choice(COUNTRIES)) for line in form.hostile[case][:40]]
-        log = place(others, added, source.choice(PLACES), source.getrandbits(32))
-        assert pair.write(lambda folder, rows: write(folder, form, rows), log).same(FIELDS).pairs == EXPECTED
+    for case, lines in form.hostile.items():
+        for source in rounds(name, case):
+            added = [of_country(line, source.choice(COUNTRIES)) for line in lines[:40]]
+            log = place(others, added, source.choice(PLACES), source.getrandbits(32))
+            given = pair.write(lambda folder, rows: write(folder, form, rows), log).same(FIELDS)
+            assert given.pairs == EXPECTED, case
 
 
 def write_parquet(folder: pathlib.Path, log: Log) -> None:
@@ -62,17 +61,3 @@ def test_columns(tmp_path: pathlib.Path) -> None:
         added = [(ADDED_USER, source.choice([*COUNTRIES, None]), source.choice(items), NOW) for _ in range(300)]
         log = place(others, added, source.choice(PLACES), source.getrandbits(32))
         assert pair.write(write_parquet, log).same(FIELDS).pairs == EXPECTED
-
-
-def test_records() -> None:
-    """Of a topic: decoded with those of x' and without."""
-    form = FORMATS["jsonl"]
-    others = [in_json(form.spell(event), "D/E") for event in EVENTS]
-    for source in rounds("records"):
-        lines = [line for case in form.hostile.values() for line in case[:10]]
-        added = [in_json(line, source.choice(COUNTRIES)) for line in source.choices(lines, k=60)]
-        log: list[Row] = place(others, added, "spread", source.getrandbits(32))
-        for rows in (log, without_added(log)):
-            values = [row.body for row in rows]
-            decoded = RecordDecoder(FIELDS).decode("t:0", values, np.arange(len(values)))
-            assert pairs_of_batches([decoded.batch]) == EXPECTED
