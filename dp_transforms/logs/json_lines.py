@@ -1,5 +1,4 @@
-"""JSON lines: one object a line. No line changes what another one is: lines that msgspec decodes together, in one call,
-are as many objects as lines and each begins and ends as one; others are decoded one by one.
+"""JSON lines: one object a line, and each line is decoded by itself.
 
 A line is broken if it is not a JSON object, holds NaN or an infinity, repeats one of the fields of events, or nests
 deeper than MAX_DEPTH. A byte order mark at the front of any line is ignored: a file may be several that were joined,
@@ -12,6 +11,8 @@ is the same question as in the other formats.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import operator
 import re
@@ -28,7 +29,6 @@ from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.event_ids import WRONG_TYPE
 from dp_transforms.logs.id_columns import Columns, IdColumn
 from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, log_size
-from dp_transforms.logs.rejected_events import Rows
 from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, Lines
 from dp_transforms.logs.times import MICROS_PER_UNIT, TimeColumn
 from dp_transforms.stores.remote_files import StoredFile
@@ -38,7 +38,7 @@ MAX_DEPTH = 200  # far below the depth at which the decoder, whose caller may be
 _NO_CELL = msgspec.Raw()
 _encode_lines = msgspec.json.Encoder().encode_lines
 _REFUSED = (msgspec.MsgspecError, RecursionError)
-_AT_ONCE, _FEW = 512, 16  # lines; measured: the objects of more of them do not stay in the caches
+_AT_ONCE = 512  # lines; measured: the objects of more of them do not stay in the caches
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _WHOLE_NUMBER = "^-?[0-9]+$"
 # An escaped backslash, a pair of surrogates, or a surrogate alone, which only the last one captures.
@@ -49,8 +49,6 @@ _LONE_SURROGATE = re.compile(
 
 # Of whole numbers Python takes at most 4,300 digits, and their digits do not matter here.
 _pairs_of = json.JSONDecoder(object_pairs_hook=list, parse_int=str, strict=False).decode
-_T = TypeVar("_T")
-_Decode = Callable[[bytes], _T]
 
 
 class JsonDecoder:
@@ -58,13 +56,12 @@ class JsonDecoder:
 
     def __init__(self, fields: EventFields) -> None:
         self._reading, self._names = fields.time_reading, fields.names
-        self._decode, self._decode_lines, self._escaped = self._decoder()
+        self._decode, self._escaped = self._decoder()
         self._getters = [operator.attrgetter(f"cell{at}") for at in range(len(fields.names))]
         self._quoted = [f'"{name}"'.encode() for name in fields.names]
 
-    def _decoder(self) -> tuple[_Decode[msgspec.Struct], _Decode[list[msgspec.Struct]], re.Pattern[bytes]]:
-        """From a line to the cells of the fields, and from several; and what a line holds in which one of the names may
-        be escaped."""
+    def _decoder(self) -> tuple[Callable[[bytes], msgspec.Struct], re.Pattern[bytes]]:
+        """From a line to the cells of the fields; and what a line holds in which one of the names may be escaped."""
         cells = [
             (f"cell{at}", msgspec.Raw, msgspec.field(name=name, default=_NO_CELL))
             for at, name in enumerate(self._names)
@@ -78,37 +75,23 @@ class JsonDecoder:
             def decode(line: bytes) -> msgspec.Struct:
                 return event(*map(of_all(line).get, self._names, [_NO_CELL] * len(cells)))
 
-            return decode, lambda text: list(map(decode, text.split(b"\n")[:-1])), re.compile(b"")
+            return decode, re.compile(b"")
         names = "".join(self._names)
         escaped = (rb"\\u00[0-7]" if names.isascii() else rb"\\u") + (rb"|\\/" if "/" in names else b"")
-        decoder = msgspec.json.Decoder(event)
-        return decoder.decode, decoder.decode_lines, re.compile(escaped)
+        return msgspec.json.Decoder(event).decode, re.compile(escaped)
 
     def decode(self, lines: Lines) -> tuple[Columns, npt.NDArray[np.bool_]]:
         """The columns of the lines that are not broken, and for each line whether it is not."""
-        text, ends = lines.text, lines.ends
-        begins = np.append(0, ends + 1)[:-1]
-        are_objects = _seem_objects(text, begins, ends)
-        kept = np.ones(len(ends), np.bool_)
+        kept = np.ones(len(lines.ends), np.bool_)
         cells: list[list[bytes]] = [[] for _ in self._names]
-        spans = [(begin, min(begin + _AT_ONCE, len(ends))) for begin in range(0, len(ends), _AT_ONCE)][::-1]
-        while spans:
-            begin, end = spans.pop()
-            part = text[begins[begin] : ends[end - 1] + 1]
-            turn = int(np.argmax(are_objects[begin:end] != are_objects[begin]))  # 0: the lines are of one kind
-            events = self._decode_together(part, end - begin) if are_objects[begin] and not turn else None
-            if events is None and end - begin > _FEW and (turn or are_objects[begin]):
-                cut = begin + (max(turn, _FEW) if turn else (end - begin) // 2)
-                spans += [(cut, end), (begin, cut)]
-                continue
-            if events is None:
-                found = list(map(self._decode_line, part.split(b"\n")[:-1]))
-                kept[begin:end] = [event is not None for event in found]
-                events = [event for event in found if event is not None]
+        cuts = np.append(0, lines.ends[_AT_ONCE - 1 :: _AT_ONCE] + 1).tolist()
+        for number, (begin, end) in enumerate(itertools.pairwise([*cuts, len(lines.text)])):
+            texts = lines.text[begin:end].split(b"\n")[:-1]
+            events = self._decode_some(texts, kept[number * _AT_ONCE :])
             for parts, get in zip(cells, self._getters, strict=True):
                 parts.append(_encode_lines(map(get, events)))
         columns = [_column(b"".join(parts)) for parts in cells]
-        text = text if kept.all() else lines.where(kept).text
+        text = lines.text if kept.all() else lines.where(kept).text
         if self._may_repeat(text, columns):
             once = np.array([not self._repeats(line) for line in text.split(b"\n")[:-1]], np.bool_)
             columns, kept[kept] = [column.filter(pa.array(once)) for column in columns], once
@@ -116,29 +99,31 @@ class JsonDecoder:
         moments = time_column(time, *self._reading)
         return Columns(id_column(user), id_column(item), moments, tuple(map(id_column, more))), kept
 
-    def _decode_together(self, text: bytes, count: int) -> list[msgspec.Struct] | None:
-        """Of lines that begin and end as objects do: none can go on in the next line, since JSON has no } before a {
-        in an object without a comma between. So if there are as many objects as lines, each line is one. None: some
-        line is broken, or only this way cannot read it."""
-        try:
-            events = self._decode_lines(text)
-        except _REFUSED:
-            return None
-        return events if len(events) == count else None
+    def _decode_some(self, lines: Sequence[bytes], kept: npt.NDArray[np.bool_]) -> list[msgspec.Struct]:
+        """kept: is set to False for the lines that are broken."""
+        if max(map(len, lines), default=0) > 2 * MAX_DEPTH:
+            lines = [b"" if is_too_deep(line) else line for line in lines]
+        events: list[msgspec.Struct] = []
+        rest, broken = iter(lines), 0
+        while len(events) + broken < len(lines):
+            try:
+                events.extend(map(self._decode, rest))
+            except _REFUSED:  # at the first line that is not among the events
+                at = len(events) + broken
+                event = self._decode_oddly(lines[at])
+                if event is None:
+                    kept[at], broken = False, broken + 1
+                else:
+                    events.append(event)
+        return events
 
-    def _decode_line(self, line: bytes) -> msgspec.Struct | None:
+    def _decode_oddly(self, line: bytes) -> msgspec.Struct | None:
         """None: it is broken. A byte order mark before it is no part of it. Half a pair of surrogates, as of a text
         that was cut, is JSON, but no text: in its place comes a byte that is not UTF-8, a fault of its cell alone."""
-        if is_too_deep(line):
-            return None
-        try:
-            return self._decode(line)
-        except _REFUSED:
-            line = line.strip(BLANKS).removeprefix(UTF8_MARK)
-        try:
+        line = line.strip(BLANKS).removeprefix(UTF8_MARK)
+        with contextlib.suppress(*_REFUSED):
             return self._decode(_LONE_SURROGATE.sub(lambda found: b"\xff" if found[1] else found[0], line))
-        except _REFUSED:
-            return None
+        return None
 
     def _may_repeat(self, text: bytes, cells: Sequence[pa.BinaryArray]) -> bool:
         """Whether an object may have one of the fields twice, of which the decoder keeps the last without a word. None
@@ -158,16 +143,6 @@ class JsonDecoder:
         text = line.strip(BLANKS).removeprefix(UTF8_MARK).decode("utf-8", "replace")
         names = [name for name, _ in _pairs_of(text)]  # of the outermost object, which ends last
         return any(names.count(name) > 1 for name in self._names)
-
-
-def _seem_objects(text: bytes, begins: Rows, ends: Rows) -> npt.NDArray[np.bool_]:
-    """Which lines begin and end as objects do, and are not too deep."""
-    codes = np.frombuffer(text, np.uint8)
-    lasts = codes[ends - 1 - (codes[ends - 1] == ord("\r"))]
-    are_objects = (codes[begins] == ord("{")) & (lasts == ord("}"))
-    for row in np.flatnonzero(ends - begins > 2 * MAX_DEPTH).tolist():
-        are_objects[row] &= not is_too_deep(text[begins[row] : ends[row]])
-    return np.asarray(are_objects)
 
 
 def is_too_deep(line: bytes) -> bool:

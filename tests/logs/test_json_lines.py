@@ -205,7 +205,6 @@ def test_each_line_is_what_it_is_alone(block, hostile, at, unit, at_once):
     wanted = {number: found for number, line in enumerate(lines, 1) for found in alone[line].values()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_lines, "_AT_ONCE", at_once)
-        patch.setattr(json_lines, "_FEW", 1)
         assert _lines(lines, fields) == wanted
 
 
