@@ -30,10 +30,8 @@ from dp_transforms.logs.id_columns import is_text_type
 from dp_transforms.logs.log_chunk import (
     EventFileError,
     damaged_error,
-    faults_of_store,
     log_size,
-    open_columns,
-    open_log,
+    opened_log,
 )
 from dp_transforms.logs.text_files import UTF8_MARK, is_packed
 from dp_transforms.logs.times import parse_values
@@ -112,8 +110,7 @@ def sample_file(
 def _parquet(path: str, stored: StoredFile | None, most: int) -> FileSample:
     import pyarrow.parquet as pq
 
-    source = open_columns(path, stored)
-    with faults_of_store(path, source):
+    with opened_log(path, stored, _AHEAD_BYTES) as source:
         # A buffer: else whole column chunks are fetched for their first rows.
         file = pq.ParquetFile(source, buffer_size=_AHEAD_BYTES, pre_buffer=False)
         kinds = {field.name: field.type for field in file.schema_arrow}
@@ -157,7 +154,7 @@ def _avro(path: str, stored: StoredFile | None, most: int) -> FileSample:
 
     from dp_transforms.logs import avro, avro_schema
 
-    with open_log(path, stored, _AHEAD_BYTES) as file, faults_of_store(path, file):
+    with opened_log(path, stored, _AHEAD_BYTES) as file:
         header = avro.read_avro_header(path, file)
         # A hostile schema would end fastavro by a signal.
         fields = avro_schema.record_schema(path, header.schema).branches
@@ -242,7 +239,7 @@ def _cells(text: str, separator: str) -> list[str]:
 def _lines(path: str, stored: StoredFile | None, most: int) -> tuple[list[str], Counter[str], bool]:
     """Lines at the beginning and the end that are not blank, what is broken in them, and whether the end is seen. Of a
     packed file it is not: all before it would have to be unpacked."""
-    with open_log(path, stored, _HEAD_BYTES) as file, faults_of_store(path, file):
+    with opened_log(path, stored, _HEAD_BYTES) as file:
         is_gzip, tail = is_packed(path), b""
         head = (gzip.GzipFile(fileobj=file) if is_gzip else file).read(_HEAD_BYTES)
         if is_large := len(head) == _HEAD_BYTES:

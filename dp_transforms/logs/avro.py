@@ -31,9 +31,8 @@ from dp_transforms.logs.log_chunk import (
     LogChunk,
     ReadBlock,
     damaged_error,
-    faults_of_store,
     log_size,
-    open_log,
+    opened_log,
 )
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -199,7 +198,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     Of a stored file only the header is read: to count its records takes a request for each block.
     """
     try:
-        with open_log(path, stored, _USUAL_HEADER_BYTES) as file, faults_of_store(path, file):
+        with opened_log(path, stored, _USUAL_HEADER_BYTES) as file:
             header = read_avro_header(path, file)
             check_schema(path, header.schema, fields)
             if stored is not None:
@@ -221,7 +220,7 @@ def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     cut: list[LogChunk] = []
     begin = first_row = row = end = 0
     try:
-        with open_log(chunk.path, None) as file:
+        with opened_log(chunk.path, None) as file:
             for frame in frames(file, read_avro_header(chunk.path, file)):
                 row, end = row + frame.records, frame.next
                 if end - begin >= chunk.bytes // parts or end == chunk.bytes:
@@ -265,7 +264,7 @@ ArrowColumns = tuple[pa.Array, ...]  # as `EventFields.names`
 def _decoded(chunk: LogChunk, fields: EventFields) -> Iterator[tuple[ArrowColumns, int]]:
     """Some records at a time; and the bytes of the chunk up to the end of their block."""
     begin, end = chunk.span or (0, None)
-    with open_log(chunk.path, chunk.stored) as file, faults_of_store(chunk.path, file):
+    with opened_log(chunk.path, chunk.stored) as file:
         header = read_avro_header(chunk.path, file)
         schema = check_schema(chunk.path, header.schema, fields)
         for frame in frames(file, header, begin, end):

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,7 +29,6 @@ MAX_BLOCK_ROWS = 1 << 20
 
 _MAX_NAMES_SHOWN = 40
 _NO_CHOICE: dict[str, Any] = {"csv_line_ends_in_cells": False, "facets": (), "stream_field": None}
-_FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
 
 
 TimeReading = tuple[str | None, str | None, str | None]  # unit, form and zone, see `times.parse_times`
@@ -247,35 +246,26 @@ def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> 
     )
 
 
-def open_log(path: str, stored: StoredFile | None, ahead: int = SEQUENTIAL_BYTES) -> BinaryIO:
-    """For a reader that begins at the beginning. ahead: so many bytes of a stored file are fetched at once."""
-    return open(path, "rb") if stored is None else cast(BinaryIO, open_stored(stored, ahead=ahead))
+@contextlib.contextmanager
+def opened_log(path: str, stored: StoredFile | None, ahead: int = SEQUENTIAL_BYTES) -> Iterator[pa.NativeFile]:
+    """A file of Arrow, whose name may be any bytes. A fault of the store becomes an EventFileError, also where a
+    library between has made another error of it: the log itself may be good.
 
-
-def open_columns(path: str, stored: StoredFile | None) -> Any:
-    """For the reader of Parquet files: a file in which it reads what it needs."""
-    return open_by_arrow(path) if stored is None else open_stored(stored, ahead=_FOOTER_BYTES)
-
-
-def open_by_arrow(path: str) -> pa.NativeFile:
-    """A local file. Its name may be any bytes, which Arrow does not take as text."""
-    return pa.OSFile(os.fsencode(path), "rb")
+    ahead: so many bytes of a stored file are fetched at once.
+    """
+    source = None if stored is None else open_stored(stored, ahead=ahead)
+    file = pa.OSFile(os.fsencode(path), "rb") if source is None else pa.PythonFile(source, mode="r")
+    try:
+        yield file
+    except Exception as error:
+        fault = getattr(source, "failure", None)
+        if isinstance(fault, RemoteFileError):
+            raise EventFileError(path, f"it cannot be read: {fault.strerror}.") from None
+        raise error
+    finally:
+        with contextlib.suppress(OSError, pa.ArrowException):
+            file.close()
 
 
 def log_size(path: str, stored: StoredFile | None) -> int:
     return os.path.getsize(path) if stored is None else stored.size
-
-
-@contextlib.contextmanager
-def faults_of_store(path: str, file: object) -> Iterator[None]:
-    """Turns a fault of the store into an EventFileError: the log itself may be good.
-
-    file: as it was opened. Libraries between may have made another error of it.
-    """
-    try:
-        yield
-    except Exception as error:
-        fault = getattr(file, "failure", None)
-        if isinstance(fault, RemoteFileError):
-            raise EventFileError(path, f"it cannot be read: {fault.strerror}.") from None
-        raise error

@@ -28,13 +28,13 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     check_fields_present,
     damaged_error,
-    faults_of_store,
     log_size,
-    open_columns,
+    opened_log,
 )
 from dp_transforms.stores.remote_files import StoredFile
 
 _DICTIONARY_BYTES_PER_ROW = 6
+_FOOTER_BYTES = 64 << 10  # what Arrow reads of a file first
 _BLOCK_BYTES = 16 << 20  # unpacked; checking and hashing takes several times as much
 _UNPACKED_BYTES = 2 * _BLOCK_BYTES  # if each row had the longest text of a dictionary
 _BUFFER_BYTES = 8 << 20  # of a column, read at once: Arrow else reads a row group's before its first row
@@ -109,8 +109,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     assert chunk.groups is not None
     rows_read, of_rows = 0, chunk.events or 1
     try:
-        source = open_columns(chunk.path, chunk.stored)
-        with faults_of_store(chunk.path, source):
+        with opened_log(chunk.path, chunk.stored, _FOOTER_BYTES) as source:
             metadata, schema = _footer(chunk.path, chunk.stored)
             batches = _batches(source, metadata, schema, chunk.groups, fields)
             if chunk.span is not None:
@@ -232,6 +231,5 @@ def _footer(path: str, stored: StoredFile | None) -> tuple[pq.FileMetaData, pa.S
 def _footer_of_version(path: str, stored: StoredFile | None, *version: int) -> tuple[pq.FileMetaData, pa.Schema]:
     """Cached: the footer of a file of thousands of row groups is large, and each of its chunks needs it."""
     del version
-    source = open_columns(path, stored)
-    with faults_of_store(path, source), pq.ParquetFile(source, pre_buffer=False) as file:
+    with opened_log(path, stored, _FOOTER_BYTES) as source, pq.ParquetFile(source, pre_buffer=False) as file:
         return file.metadata, file.schema_arrow

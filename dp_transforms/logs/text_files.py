@@ -30,12 +30,10 @@ from dp_transforms.logs.log_chunk import (
     LogChunk,
     ReadBlock,
     damaged_error,
-    faults_of_store,
-    open_by_arrow,
-    open_log,
+    opened_log,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents, Rows, as_array, compact
-from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
+from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile
 
 MAX_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
@@ -132,17 +130,11 @@ def open_text(
 
     ahead: how much of a stored file is fetched at once.
     """
-    source = None if stored is None else open_stored(stored, ahead=_AHEAD_BYTES if span else ahead)
-    file = open_by_arrow(path) if source is None else pa.PythonFile(source, mode="r")
-    try:
-        with faults_of_store(path, source):
-            if is_packed(path):
-                yield pa.CompressedInputStream(file, "gzip"), file
-            else:
-                yield _LinesOfSpan(file, *span) if span else file, file
-    finally:
-        with contextlib.suppress(OSError, pa.ArrowException):
-            file.close()
+    with opened_log(path, stored, _AHEAD_BYTES if span else ahead) as file:
+        if is_packed(path):
+            yield pa.CompressedInputStream(file, "gzip"), file
+        else:
+            yield _LinesOfSpan(file, *span) if span else file, file
 
 
 def read_text(
@@ -237,7 +229,7 @@ def line_ends_before(path: str, stored: StoredFile | None, position: int) -> int
     at, count = _counted.get(key, (0, 0))
     if at > position:
         at, count = 0, 0
-    with open_log(path, stored) as file:
+    with opened_log(path, stored) as file:
         file.seek(at)
         while at < position and (data := file.read(min(_COUNTED_BYTES, position - at))):
             at, count = at + len(data), count + data.count(b"\n")
