@@ -104,13 +104,12 @@ class StreamWatch:
         stop_file, ended = self._job.stop_file, None
         try:
             with caught_stops() as stops:
-                if stop_file is not None:  # not before signals are caught
-                    self._say_how_to_drain(stop_file)
+                self._say_how_to_drain()  # not before signals are caught
                 try:
                     ended = self._look_until_over(running, stops)
                 finally:
-                    if not self._request.reads_once:  # that ends by itself, and cannot be cancelled
-                        _cancel(running)
+                    if not self._request.reads_once and (left := running.cancel()):  # that one ends by itself
+                        tell(left)
             self._tell_end(ended, was_asked=self._made_stop_file or os.path.lexists(stop_file or ""))
             return ended
         finally:
@@ -182,13 +181,6 @@ class StreamWatch:
         elif now - self._failing_since >= self._patience_seconds:
             raise UserError(f"the reports could not be read for {now - self._failing_since:.0f} s: {error}") from None
 
-    def _say_how_to_drain(self, stop_file: str) -> None:
-        tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {stop_file}")
-        if self._made_stop_file:
-            tell(self._draining_words(stop_file))
-        elif self._request.once:
-            self._ask_to_drain(stop_file)
-
     def _tell_numbers(self, running: RunningPipeline) -> None:
         counts, gauges = running.counts_and_gauges()
         if counts or gauges:
@@ -200,6 +192,13 @@ class StreamWatch:
                 " pipelines/live_stream.py --partitions and the number that it was begun with."
             )
 
+    def _say_how_to_drain(self) -> None:
+        if (stop_file := self._job.stop_file) is None:
+            return
+        tell(f"Ctrl-C drains it: all windows close and it ends. So does: touch {stop_file}")
+        if self._made_stop_file or self._request.once:
+            self._ask_to_drain(stop_file)
+
     def _drain_or_end(self, running: RunningPipeline, times: int, code: int) -> None:
         """The first signal is a stop, and the run drains; the second ends it at once."""
         stop_file = self._job.stop_file
@@ -208,51 +207,46 @@ class StreamWatch:
         elif times == 1 and stop_file is not None:
             self._ask_to_drain(stop_file)
         else:
-            tell(self._words_of_end_at_once())
+            goes_on = "This run cannot be resumed; a new one has a new run id and a budget of its own."
+            if self._request.recovers:
+                drain = "" if stop_file is None else f" It then drains by the same stop: leave {stop_file} there."
+                goes_on = f"{self._words_of_resume()}{drain}"
+            tell(f"Ended at once. What was reported stays; open windows were not answered. {goes_on}")
             if self._request.reads_once:
                 self._remove_stop_file()
                 os._exit(code)  # its threads cannot be cancelled
-            _cancel(running)
-            if not self._request.recovers:
-                self._remove_stop_file()
             raise SystemExit(code)
 
     def _ask_to_drain(self, stop_file: str) -> None:
+        """Says what counts, and how long it takes at least."""
+        path, now_micros = pathlib.Path(stop_file), time.time_ns() // 1000
         with contextlib.suppress(FileExistsError):
-            pathlib.Path(stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
-            pathlib.Path(stop_file).touch(exist_ok=False)
+            path.parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
+            path.touch(exist_ok=False)
             self._made_stop_file = True
-        tell(self._draining_words(stop_file))
+        asked_micros = path.stat().st_ctime_ns // 1000 if path.exists() else now_micros
+        stop_micros = self._job.clock.stop_micros(asked_micros)
+        left = stop_micros + self._job.clock.shown_within_micros - now_micros
+        until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
+        tell(
+            f"Draining: what arrives by {until} UTC counts; all windows then close, in about"
+            f" {max(0, math.ceil(left / MICROS_PER_SECOND)):,} s, on Flink four checkpoints later, or when all of it is"
+            " read. Ask again to end at once."
+        )
 
     def _remove_stop_file(self) -> None:
         if self._job.stop_file is not None:
             pathlib.Path(self._job.stop_file).unlink(missing_ok=True)
 
-    def _draining_words(self, stop_file: str) -> str:
-        """What counts, and how long it takes at least."""
-        clock, now_micros = self._job.clock, time.time_ns() // 1000
-        try:
-            asked_micros = os.stat(stop_file).st_ctime_ns // 1000
-        except OSError:  # somebody has removed it again
-            asked_micros = now_micros
-        stop_micros = clock.stop_micros(asked_micros)
-        seconds = max(0, math.ceil((stop_micros + clock.shown_within_micros - now_micros) / MICROS_PER_SECOND))
-        until = time.strftime("%H:%M:%S", time.gmtime(stop_micros // MICROS_PER_SECOND))
-        return (
-            f"Draining: what arrives by {until} UTC counts; all windows then close, in about {seconds:,} s, on Flink"
-            " four checkpoints later, or when all of it is read. Ask again to end at once."
-        )
-
     def _tell_end(self, ended: RunEnded | None, *, was_asked: bool) -> None:
         """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
-        if ended is None and self._request.recovers:  # Flink ends a job so behind a savepoint
+        if ended is not None:
+            why = "A stop was asked for" if was_asked else "The declared range is over"
+            tell(f"{why}: all {ended.windows:,} windows are closed; nothing more is answered.")
+        elif self._request.recovers:  # Flink ends a job so behind a savepoint
             tell(f"The runner has ended the job before its last window. {self._words_of_resume()}")
-        elif ended is None:
-            tell("All that was there is read. Windows that were still open then are not answered.")
-        elif was_asked:
-            tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
         else:
-            tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
+            tell("All that was there is read. Windows that were still open then are not answered.")
         tell(f"{len(self._seen):,} windows with heavy items; see all with: shh show {self._job.sink.path}")
 
     def _words_of_resume(self) -> str:
@@ -260,19 +254,6 @@ class StreamWatch:
             f"Resume it from the last checkpoint or savepoint with --savepoint_path=PATH --run-id {self._job.run_id},"
             " and the rest of this command line."
         )
-
-    def _words_of_end_at_once(self) -> str:
-        words = "Ended at once. What was reported stays; open windows were not answered."
-        if not self._request.recovers:
-            return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
-        left = self._job.stop_file
-        drain = "" if left is None else f" It then drains by the same stop: leave {left} there."
-        return f"{words} {self._words_of_resume()}{drain}"
-
-
-def _cancel(running: RunningPipeline) -> None:
-    if left := running.cancel():
-        tell(left)
 
 
 def operator_line(counts: Mapping[str, int], gauges: Mapping[str, int]) -> str:
@@ -303,53 +284,48 @@ def show_reports(new: Sequence[WindowReport]) -> None:
 
 
 class StreamPage:
-    """``shh stream --html``: the page of a run so far, written anew as windows close.
+    """``shh stream --html``: the page of a run so far, written anew as windows close, whole or not at all.
 
-    A page takes the place of the one before whole or not at all. The newest windows are on it, and how many came before
-    them: a page after ten thousand windows costs as much as one after two hundred. ``shh show --html`` has them all.
+    The newest windows are on it, and how many came before them: a page after ten thousand windows costs as much as one
+    after two hundred. ``shh show --html`` has them all.
     """
 
     def __init__(self, path: str, header: ReportHeader, zone: datetime.tzinfo, titles: Mapping[str, str]) -> None:
         self._path, self._header, self._zone, self._titles = path, header, zone, titles
         self._newest: collections.deque[WindowReport] = collections.deque()
-        self._items = 0  # of the newest
         self._earlier = 0  # windows before the newest
-        self._ended: RunEnded | None = None
-        self._is_due = True  # a run that has only begun has a page too
+        self._shown: tuple[int, RunEnded | None] | None = None  # what the page says: windows, and the end
         self._is_troubled = False
 
     def update(self, reports: Sequence[WindowReport], ended: RunEnded | None) -> None:
         """reports: none that came before. A page that cannot be written is tried again, and ends no run."""
-        for report in reports:
-            self._newest.append(report)
-            self._items += len(report.heavy_hitters)
-            while len(self._newest) > 1 and (len(self._newest) > _MOST_WINDOWS or self._items > _MOST_ITEMS):
-                self._items -= len(self._newest.popleft().heavy_hitters)
-                self._earlier += 1
-        self._is_due = self._is_due or bool(reports) or ended != self._ended
-        self._ended = ended
-        if not self._is_due:
+        self._newest.extend(reports)
+        while len(self._newest) > 1 and (len(self._newest) > _MOST_WINDOWS or self._items() > _MOST_ITEMS):
+            self._newest.popleft()
+            self._earlier += 1
+        now = self._earlier + len(self._newest), ended
+        if now == self._shown:
             return
         try:
-            write_output(self._path, self._page(), replaces=True, is_all=False)
+            write_output(self._path, self._page(ended), replaces=True, is_all=False)
         except UserError as error:
             if not self._is_troubled:
                 tell(f"Warning: --html: {error} The run goes on, and it is tried again.")
             self._is_troubled = True
         else:
-            self._is_due = self._is_troubled = False
+            self._shown, self._is_troubled = now, False
 
-    def _page(self) -> str:
-        state = []
+    def _items(self) -> int:
+        return sum(len(report.heavy_hitters) for report in self._newest)
+
+    def _page(self, ended: RunEnded | None) -> str:
+        before, state = "", "The run goes on: further windows may follow."
         if self._earlier:
-            state.append(f"{counted(self._earlier, 'earlier window')} with heavy items: shh show --html has all.")
-        if self._ended is None:
-            state.append("The run goes on: further windows may follow.")
-        else:
+            before = f"{counted(self._earlier, 'earlier window')} with heavy items: shh show --html has all. "
+        if ended is not None:
             plan = plan_of(self._header)
-            state.append(ended_words(self._ended, None if plan is None else plan.schedule.horizon))
-        goes_on = self._ended is None
-        return report_page(self._header, self._newest, self._zone, self._titles, " ".join(state), goes_on=goes_on)
+            state = ended_words(ended, None if plan is None else plan.schedule.horizon)
+        return report_page(self._header, self._newest, self._zone, self._titles, before + state, goes_on=ended is None)
 
 
 class StopSignals:

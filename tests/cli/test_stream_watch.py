@@ -1,7 +1,9 @@
 """The command that watches a stream: an output that cannot be read for a while ends no run, one that never comes back
-is named, and signals are counted wherever they meet it."""
+is named, signals are counted wherever they meet it, and its page is whole or not written at all."""
 
 import contextlib
+import datetime
+import os
 import re
 import signal
 import threading
@@ -11,12 +13,14 @@ import types
 import pytest
 
 from dp_transforms.cli import stream_watch
-from dp_transforms.cli.stream_watch import StopSignals, StreamWatch, caught_stops, operator_line
-from dp_transforms.core.window_report import WindowReport
+from dp_transforms.cli.stream_watch import StopSignals, StreamPage, StreamWatch, caught_stops, operator_line
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports.report_records import RunEnded
-from tests.helpers import shh_process
+from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
+from tests.helpers.pages import Page, told
+from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import small_plan
 
 HOUR = 3_600_000_000
@@ -30,17 +34,15 @@ class Sink:
     made_anew: the reads at which it is another one, so that all is new again.
     """
 
+    path = "reports"
+
     def __init__(self, *answers, made_anew=()):
-        self.answers = list(answers)
-        self.made_anew = made_anew
-        self.reads = 0
-        self.given = 0
+        self.answers, self.made_anew = list(answers), made_anew
+        self.reads = self.given = 0
 
     def follow(self, run_id):
         assert run_id == "run-1"
         return self
-
-    path = "reports"
 
     def read_new(self):
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
@@ -49,57 +51,63 @@ class Sink:
         if answer is None:
             raise StreamError("the folder 'r' cannot be used: the store is away.")
         reports, ended = answer
-        before = 0 if is_new else self.given
-        self.given = len(reports)
+        before, self.given = 0 if is_new else self.given, len(reports)
         return None, reports[before:], ended, is_new
 
 
-class Status:
-    """Keeps what a person would see."""
+class Job:
+    """Runs until the sink was read so often. error: what it has failed with then. gauges: what its runner tells."""
 
-    def __init__(self):
-        self.lines = []
-        self.shown = []
+    def __init__(self, sink, reads=99, error=None, gauges=None):
+        self.sink, self.reads, self.error, self.gauges = sink, reads, error, gauges or {}
+        self.is_cancelled = False
 
-    def tell(self, text):
-        if not text.startswith("[not covered by the guarantee"):
-            self.lines.append(text)
+    @property
+    def is_over(self):
+        return self.sink.reads >= self.reads
+
+    def raise_error(self):
+        if self.error is not None:
+            raise self.error
+
+    def counts_and_gauges(self):
+        return {"events_read": 7}, self.gauges
+
+    def cancel(self):
+        self.is_cancelled = True
 
 
 @pytest.fixture
 def status(monkeypatch):
-    return see(monkeypatch, Status())
+    """What a person would see: lines and reports. on_line: is called with each line."""
+    seen = types.SimpleNamespace(lines=[], shown=[], on_line=lambda text: None)
 
+    def tell(text):
+        if not text.startswith("[not covered by the guarantee"):
+            seen.lines.append(text)
+            seen.on_line(text)
 
-def see(monkeypatch, seen):
-    monkeypatch.setattr(stream_watch, "tell", lambda text: seen.tell(text))
+    monkeypatch.setattr(stream_watch, "tell", tell)
     monkeypatch.setattr(stream_watch, "show_reports", seen.shown.extend)
     return seen
 
 
-def clock(seconds):
-    """One read takes so long."""
-    now = 1000.0
-    while True:
-        yield now
-        now += seconds
+def watch_of(sink, stop_file=None, recovers=False, resumes=False, **options):
+    clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
+    job = types.SimpleNamespace(sink=sink, run_id="run-1", plan=small_plan(), stop_file=stop_file, clock=clock)
+    request = types.SimpleNamespace(job=job, once=False, reads_once=False, recovers=recovers, resumes=resumes)
+    return StreamWatch(request, **{"pause_seconds": 0.0, **options})
 
 
-def request_of(sink, recovers=False, resumes=False, stop_file=None):
-    of_clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
-    plan = small_plan()
-    of_job = types.SimpleNamespace(sink=sink, run_id="run-1", plan=plan, stop_file=stop_file, clock=of_clock)
-    return types.SimpleNamespace(job=of_job, once=False, reads_once=False, recovers=recovers, resumes=resumes)
-
-
-def watch_of(sink, seconds):
-    ticks = clock(seconds)
-    return StreamWatch(request_of(sink), patience_seconds=120, clock=lambda: next(ticks))
+def slow(sink, seconds):
+    """One read takes so long, of a patience of 120 s."""
+    ticks = iter(range(1000, 10**9, seconds))
+    return watch_of(sink, clock=lambda: next(ticks))
 
 
 def test_an_outage_is_told_once_and_what_comes_after_it_is_shown(status):
     sink = Sink(([], None), None, None, None, (REPORTS[:1], None), None, None, (REPORTS, END))
-    watched = watch_of(sink, 59.0)
+    watched = slow(sink, 59)
     assert [watched.check() for _ in range(8)] == [*[None] * 7, END]
     assert status.shown == REPORTS
     assert len(status.lines) == 2, "once for each outage, each with a patience of its own"
@@ -107,172 +115,98 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown(status):
 
 
 def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts(status):
-    watched = watch_of(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), 1.0)
+    watched = slow(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), 1)
     assert [watched.check(), watched.check(), watched.check()] == [None, None, END]
     assert status.shown == REPORTS
 
 
-def test_an_outage_that_lasts_is_an_error(status):
-    sink = Sink(None)
-    watched = watch_of(sink, 60.0)
+def test_an_outage_that_lasts_is_an_error_but_never_at_the_first_look(status):
+    watched = slow(Sink(None), 60)
     assert [watched.check(), watched.check()] == [None, None]
-    with pytest.raises(UserError, match=r"for 120 s: the folder 'r' .*is away\.$"):
+    with pytest.raises(UserError, match=r"for 120 s: the folder 'r' .*the store is away\.$"):
         watched.check()
-    assert len(status.lines) == 1
-
-
-def test_one_read_that_takes_longer_than_the_patience_is_not_the_last():
-    """A read of a store tries for minutes by itself."""
-    watched = watch_of(Sink(None, (REPORTS, END)), 1000.0)
+    watched = slow(Sink(None, (REPORTS, END)), 1000)
     assert [watched.check(), watched.check()] == [None, END]
 
 
-def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read():
-    sink = Sink(None, None, None, (REPORTS, END))
-    assert watch_of(sink, 1.0).check_until_read(lambda: False) == END
-    assert watch_of(Sink(([], None)), 1.0).check_until_read(lambda: False) is None
+def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read(status):
+    assert slow(Sink(None, None, None, (REPORTS, END)), 1).check_until_read(lambda: False) == END
+    assert slow(Sink(([], None)), 1).check_until_read(lambda: False) is None
     with pytest.raises(UserError, match="could not be read for 120 s"):
-        watch_of(Sink(None), 10.0).check_until_read(lambda: False)
+        slow(Sink(None), 10).check_until_read(lambda: False)
     with pytest.raises(UserError, match="what was written stays"):
-        watch_of(Sink(None), 1.0).check_until_read(lambda: True)
+        slow(Sink(None), 1).check_until_read(lambda: True)
 
 
-# --- The command that watches
-
-
-class Job:
-    """Runs until the sink was read so often. error: what it has failed with then. gauges: what its runner tells."""
-
-    def __init__(self, sink, reads, error=None, gauges=None):
-        self._sink = sink
-        self._reads = reads
-        self._error = error
-        self._gauges = gauges or {}
-        self.is_cancelled = False
-
-    @property
-    def is_over(self):
-        return self._sink.reads >= self._reads
-
-    def raise_error(self):
-        if self._error is not None:
-            raise self._error
-
-    def counts_and_gauges(self):
-        return {"events_read": 7}, self._gauges
-
-    def cancel(self):
-        self.is_cancelled = True
-
-
-PRISM, FLINK = {"recovers": False, "resumes": False}, {"recovers": True, "resumes": False}
-
-
-def watch(sink, job, runner, stop_file=None, patience=120.0):
-    request = request_of(sink, stop_file=stop_file, **runner)
-    StreamWatch(request, pause_seconds=0.0, patience_seconds=patience).to_the_end(job)
-
-
-def test_a_command_tolerates_an_outage_of_the_output(status):
+def test_a_command_tolerates_an_outage_of_the_output_and_leaves_no_job_behind(status):
     sink = Sink(([], None), None, None, (REPORTS, END))
-    job = Job(sink, 99)
-    watch(sink, job, PRISM)
+    job = Job(sink, gauges={"partitions_unread": 1})
+    watch_of(sink).to_the_end(job)
     assert job.is_cancelled
     assert status.shown == REPORTS
+    assert any("1 partitions were added to --input. This run does not read them." in line for line in status.lines)
     assert status.lines[-2:] == [
-        "The declared range is over (4 windows); nothing more is answered.",
+        "The declared range is over: all 4 windows are closed; nothing more is answered.",
         "2 windows with heavy items; see all with: shh show reports",
     ]
-
-
-def test_a_command_that_gives_up_leaves_no_job_behind():
-    sink = Sink(None)
-    job = Job(sink, 99)
-    with pytest.raises(UserError, match=r"is away\.$"):
-        watch(sink, job, FLINK, patience=0.0)
+    job = Job(Sink(None))
+    with pytest.raises(UserError, match=r"the store is away\.$"):
+        watch_of(job.sink, recovers=True, patience_seconds=0.0).to_the_end(job)
     assert job.is_cancelled
 
 
-def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path, monkeypatch):
+def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path, status):
     """What the first line says can be relied on at once: not before signals are caught."""
     sink = Sink(([], None), ([], None), (REPORTS, END))
     stop_file = tmp_path / "folder that a cleaner removed" / "stop"
-
-    class Impatient(Status):
-        def tell(self, text):
-            super().tell(text)
-            if text.startswith("Ctrl-C drains it"):
-                signal.raise_signal(signal.SIGINT)
-
-    status = see(monkeypatch, Impatient())
-    watch(sink, Job(sink, 99), PRISM, str(stop_file))
+    status.on_line = lambda text: signal.raise_signal(signal.SIGINT) if text.startswith("Ctrl-C") else None
+    watch_of(sink, str(stop_file)).to_the_end(Job(sink))
     begins = ["Ctrl-C drains it", "Draining", "A stop was asked for", "2 windows with heavy items; see all with"]
     assert [words.split(":")[0] for words in status.lines] == begins
-    assert re.match(
-        r"Draining: what arrives by \d\d:\d\d:\d\d UTC counts; all windows .*in about 7[01] s", status.lines[1]
-    )
+    assert re.match(r"Draining: what arrives by \d\d:\d\d:\d\d UTC counts; .*in about 7[01] s", status.lines[1])
     assert not stop_file.exists()
 
 
-def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path, monkeypatch):
+def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path, status):
     """Its partitions must all find the same moment: the file goes away with the end of the run, and not before."""
-
-    class Stopped(Status):
-        def tell(self, text):
-            super().tell(text)
-            if text.startswith(("Ctrl-C drains it", "Draining")):
-                signal.raise_signal(signal.SIGINT)
-
-    for number, (runner, stays) in enumerate(((PRISM, False), (FLINK, True))):
-        stop_file, sink = tmp_path / str(number), Sink(([], None))
-        status = see(monkeypatch, Stopped())
+    is_early = ("Ctrl-C drains it", "Draining")
+    status.on_line = lambda text: signal.raise_signal(signal.SIGINT) if text.startswith(is_early) else None
+    for number, recovers in enumerate((False, True)):
+        stop_file, job = tmp_path / str(number), Job(Sink(([], None)))
         with pytest.raises(SystemExit):
-            watch(sink, Job(sink, 99), runner, str(stop_file))
-        assert stop_file.exists() == stays
-        assert (f"leave {stop_file} there" in status.lines[-1]) == stays
-    came = stop_file.stat().st_ctime_ns
-    again = {**FLINK, "resumes": True}
+            watch_of(job.sink, str(stop_file), recovers).to_the_end(job)
+        assert job.is_cancelled
+        assert stop_file.exists() == recovers
+        assert (f"leave {stop_file} there" in status.lines[-1]) == recovers
+    came, status.on_line = stop_file.stat().st_ctime_ns, lambda text: None
     for answers, error in ((([], None), StreamError("broken")), ((REPORTS, END), None)):
-        sink, status = Sink(answers), see(monkeypatch, Status())
         assert stop_file.stat().st_ctime_ns == came
+        job = Job(Sink(answers), 2, error)
         with contextlib.nullcontext() if error is None else pytest.raises(UserError, match="broken"):
-            watch(sink, Job(sink, 2, error), again, str(stop_file))
-        assert status.lines[1].startswith("Draining: what arrives by ")
+            watch_of(job.sink, str(stop_file), recovers=True, resumes=True).to_the_end(job)
     assert not stop_file.exists()
 
 
-def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read():
-    sink = Sink(None)
+def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read(status):
+    job = Job(Sink(None), 2, StreamError("a window was answered twice"))
     with pytest.raises(UserError, match="a window was answered twice"):
-        watch(sink, Job(sink, 2, StreamError("a window was answered twice")), PRISM)
-    assert sink.reads == 2
+        watch_of(job.sink).to_the_end(job)
+    assert job.sink.reads == 2
+
+
+def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on(status):
+    sink = Sink((REPORTS[:1], None), (REPORTS, None))
+    watch_of(sink, recovers=True, resumes=True).to_the_end(Job(sink, 2))
+    assert status.shown == REPORTS[1:]
+    assert status.lines[0].startswith("1 windows with heavy items were reported before, some perhaps while no command")
+    assert "ended the job before its last window. Resume it from the last checkpoint" in status.lines[-2]
+    assert "--run-id run-1" in status.lines[-2]
 
 
 def test_the_operators_line_is_marked():
     text = operator_line({"events_read": 5000, "events_rejected": 2, "events_late": 0}, {"pending_windows": 1})
     assert text == "[not covered by the guarantee, for the operator: 5,000 events, 1 windows pending, 2 rejected]"
 
-
-def test_partitions_that_are_not_read_are_told(status):
-    sink = Sink(([], None), (REPORTS, END))
-    watch(sink, Job(sink, 99, gauges={"partitions_unread": 1}), PRISM)
-    assert any("1 partitions were added to --input. This run does not read them." in line for line in status.lines)
-
-
-def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on(status):
-    sink = Sink((REPORTS[:1], None), (REPORTS, None))
-    watch(sink, Job(sink, 2), {**FLINK, "resumes": True})
-    assert status.shown == REPORTS[1:]
-    assert status.lines[0] == (
-        "1 windows with heavy items were reported before, some perhaps while no command watched: they are not shown"
-        " here. See all with: shh show reports"
-    )
-    assert "ended the job before its last window. Resume it from the last checkpoint" in status.lines[-2]
-    assert "--run-id run-1" in status.lines[-2]
-    assert status.lines[-1] == "2 windows with heavy items; see all with: shh show reports", "not only what was shown"
-
-
-# --- Signals
 
 SIGNALS = 600
 # Another process sends them, so they meet this one anywhere, within the wait too.
@@ -290,26 +224,108 @@ print(stops.count)
 
 def test_no_signal_meets_a_lock():
     """The deadlock that this is about came within a second of such fire."""
-    fired = shh_process.run_python("-c", UNDER_FIRE, timeout=120)
+    fired = run_python("-c", UNDER_FIRE, timeout=120)
     assert fired.returncode == 0, fired.stderr[-2000:]
     assert SIGNALS // 2 < int(fired.stdout) <= SIGNALS  # two at once count as one
 
 
 def test_a_wait_ends_with_the_signal_or_the_time_and_the_handlers_come_back():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with caught_stops() as stops:
+    with contextlib.suppress(ZeroDivisionError), caught_stops() as stops:
+        assert isinstance(signal.getsignal(signal.SIGINT), StopSignals)
         assert not stops.wait(0.01, 0)
-        timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+        timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGTERM])
         timer.start()
         begin = time.monotonic()
         assert stops.wait(60, 0)
         assert time.monotonic() - begin < 50
         timer.join()
-        assert (stops.count, stops.code) == (1, 130)
-        signal.raise_signal(signal.SIGTERM)
-        assert stops.wait(60, 1)
-        assert (stops.count, stops.code) == (2, 143)
-    with contextlib.suppress(ZeroDivisionError), caught_stops() as stops:
-        assert isinstance(signal.getsignal(signal.SIGINT), StopSignals)
+        assert (stops.count, stops.code) == (1, 143)
         assert stops.count / 0
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+# The page of --html.
+
+OF_STORIES = hourly_plan()
+WINDOWS = reports_of(OF_STORIES, STORIES)
+
+
+def page_of(path, plan=OF_STORIES):
+    return StreamPage(str(path), header_of(plan), datetime.UTC, {})
+
+
+def starts(path):
+    """Of the windows on the page."""
+    return {start for start, _, _, _ in told(Page(path.read_text()).data["columns"])}
+
+
+def summary(path):
+    return next(text for text in Page(path.read_text()).texts if "named" in text)
+
+
+def test_each_window_is_on_the_next_page_and_the_end_is_said(tmp_path):
+    """Nothing is written while nothing is new."""
+    path = tmp_path / "page.html"
+    path.write_text("of a run before")
+    page = page_of(path)
+    page.update([], None)
+    assert "No item was named." in summary(path)
+    for number, report in enumerate(WINDOWS, 1):
+        page.update([report], None)
+        assert len(starts(path)) == number
+    assert Page(path.read_text()).data["goes_on"] is True
+    assert summary(path).endswith("The run goes on: further windows may follow.")
+    path.unlink()
+    page.update([], None)
+    assert not path.exists()
+    page.update([], RunEnded("news", 12, len(WINDOWS)))
+    assert Page(path.read_text()).data["goes_on"] is False
+    assert summary(path).endswith("The run has ended: all of its 12 windows are closed.")
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_command_that_is_killed_leaves_the_whole_page_before(tmp_path, monkeypatch, call):
+    path = tmp_path / "page.html"
+    page = page_of(path)
+    page.update(WINDOWS[:1], None)
+    before = path.read_bytes()
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(os, call, killed)
+        with pytest.raises(KeyboardInterrupt):
+            page.update(WINDOWS[1:2], None)
+    assert path.read_bytes() == before
+    page.update([], None)
+    assert len(starts(path)) == 2
+
+
+def test_a_page_that_cannot_be_written_is_told_once_and_tried_again(tmp_path, status):
+    folder = tmp_path / "www"
+    page = page_of(folder / "page.html")
+    for report in WINDOWS[:3]:
+        page.update([report], None)
+    folder.mkdir()
+    page.update([], None)
+    assert len(starts(folder / "page.html")) == 3
+    assert [line.partition(" /")[0] for line in status.lines] == ["Warning: --html: cannot write"]
+
+
+def test_a_page_after_many_windows_costs_as_much_as_one_after_two_hundred(tmp_path):
+    """Also where windows have many items: so no page has more sizes than it can hold."""
+    plan, reports = many_windows(1000)
+    path = tmp_path / "page.html"
+    page = page_of(path, plan)
+    page.update(reports[:200], None)
+    early = path.stat().st_size
+    page.update(reports[200:], None)
+    assert path.stat().st_size <= 1.2 * early
+    assert len(starts(path)) == 200
+    assert max(starts(path)) == reports[-1].window_start / 1000
+    assert f"{len(reports) - 200:,} earlier windows with heavy items: shh show --html has all." in summary(path)
+    many = [HeavyHitter(f"item {number}", None, None, 1, number + 1) for number in range(15_000)]
+    page.update([report._replace(heavy_hitters=many) for report in reports[:3]], None)
+    assert len(starts(path)) == 1
