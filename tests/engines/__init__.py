@@ -9,7 +9,6 @@ from examples.engines import flink, prism
 from examples.engines.engine_process import engine_file, java
 from examples.engines.flink_cluster import FLINK_LIBRARIES
 from examples.engines.kafka_server import KAFKA_LIBRARIES
-from tests.helpers.azurite_server import AZURITE, node
 
 
 def skip_reason(name: str) -> str | None:
@@ -25,8 +24,6 @@ def _look_for(name: str) -> None:
     """Raises EngineError."""
     if name in ("flink", "kafka"):
         java()
-    elif name == "azurite":
-        node()
     if name == "prism":
         prism.prism_binary()
     elif name != "job-service":  # it is Beam's own
@@ -45,4 +42,4 @@ def on(engine: str, *values: object, is_long: bool = False) -> object:
     return pytest.param(engine, *values, marks=[needs(engine), *([pytest.mark.nightly] if is_long else [])])
 
 
-_FILES = {"flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES), "kafka": (KAFKA_LIBRARIES,), "azurite": (AZURITE,)}
+_FILES = {"flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES), "kafka": (KAFKA_LIBRARIES,)}

@@ -1,24 +1,18 @@
-"""A real S3 server for tests: moto's, on a free port of this machine, beside a count of what is asked of it. It also
-takes the requests of Google Cloud Storage, whose protocol differs in the names of the headers: no emulator of it takes
-uploads by that protocol."""
+"""A real S3 server for tests: moto's, on a free port of this machine, beside a count of what is asked of it."""
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import dataclasses
 import functools
 import socket
-import sys
 import threading
-import urllib.parse
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 SECRET = "kL8secret"  # in the answers of a server that refuses
-_SIGNED = "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -67,13 +61,6 @@ class S3Server:
         return [one for one in self.requests if one.method == "GET" and one.bytes_range and one.path.endswith(ending)]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
-        if environ.get("HTTP_AUTHORIZATION", "").startswith("Bearer"):  # of Google
-            environ["HTTP_AUTHORIZATION"] = _SIGNED
-            if environ.get("HTTP_X_GOOG_IF_GENERATION_MATCH") == "0":
-                environ["HTTP_IF_NONE_MATCH"] = "*"
-            for name in ("RAW_URI", "REQUEST_URI"):
-                path, mark, query = environ[name].partition("?")
-                environ[name] = urllib.parse.quote(urllib.parse.unquote(path)) + mark + query
         request = Request(
             environ["REQUEST_METHOD"],
             environ["PATH_INFO"],
@@ -175,27 +162,3 @@ def make_bucket(server: S3Server, name: str) -> str:
     )
     client.create_bucket(Bucket=name)
     return f"s3://{name}"
-
-
-def _behind(keys: list[Any], token: str) -> list[Any]:
-    return keys[bisect.bisect_right(keys, token, key=lambda key: key.name) :]
-
-
-def main(count: int) -> None:
-    """A server in this process alone, with so many small objects in the bucket ``many``; ends with its input."""
-    from moto.s3.models import s3_backends
-
-    with s3_server() as server:
-        backend = s3_backends["123456789012"]["aws"]
-        make_bucket(server, "many")
-        for number in range(count):
-            backend.put_object("many", f"logs/{number % 31:02}/part-{number:06}.jsonl", b"")
-        # moto looks at all keys for each page. They stay as they are, so it may remember them in order.
-        backend.list_objects = functools.cache(backend.list_objects)
-        backend._get_results_from_token = _behind
-        print(server.endpoint, flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

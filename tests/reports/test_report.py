@@ -8,7 +8,6 @@ import pytest
 from dp_transforms import HeavyHitter, Plan, Report, WindowReport, WindowSchedule, read_report
 from dp_transforms.plan.plan import plan_for
 from dp_transforms.reports import ReportFileError, ReportHeader
-from dp_transforms.reports.files import write_report_file
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
 PLAN = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)
@@ -121,19 +120,15 @@ def report_of(window, labels):
     return WindowReport("events", start, start + 3_600_000_000, found, 2.0, 1e-9, 2.0)
 
 
-@pytest.mark.parametrize("label", HOSTILE)
-def test_a_label_stays_text_on_one_line(tmp_path, label):
-    shown = label.replace("\u202e", "\\u202e").replace("\n", "\\n")
-    report = report_of(0, [label])
-    one = Table(report._repr_html_())
-    path = tmp_path / "report.jsonl"
+def test_a_label_stays_text_on_one_line():
+    shown = sorted(label.replace("\u202e", "\\u202e").replace("\n", "\\n") for label in HOSTILE)
+    report = report_of(0, HOSTILE)
     plan = Plan.for_hits(epsilon=2, delta=1e-9, schedule=TWO_DAYS)
-    write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
-    whole = Table(read_report(path)._repr_html_())
-    assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br", "p"}
-    assert one.cells[-5:] == [shown, "", "", "1", "1,234"]
-    assert whole.cells[4:] == ["1", shown, "at least 1,234", ""]
-    assert f"<p>{plan.guarantee}</p>" in read_report(path)._repr_html_()
+    whole = Report(ReportHeader.of_plan(plan, "run", "events"), (report,))._repr_html_()
+    one, many = Table(report._repr_html_()), Table(whole)
+    assert one.tags | many.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br", "p"}
+    assert sorted(one.cells[5::5]) == sorted(many.cells[5::4]) == shown
+    assert f"<p>{plan.guarantee}</p>" in whole
     assert "(2, 1e-09)-DP for each user" in one.caption
 
 

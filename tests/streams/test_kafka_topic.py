@@ -1,0 +1,264 @@
+"""A topic as a source: its settings, its file of secrets, whose clock it has; and the real client on a simulated
+cluster."""
+
+import dataclasses
+import time
+import types
+
+import pytest
+
+from dp_transforms.cli.options import Options
+from dp_transforms.cli.stream import command, stream_request
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import kafka_topic
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, check_clock, check_topic
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.stores.kafka_client import client_settings, error_name, read_client_config_file, silent_logger
+from tests.helpers.small_runs import key_file
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
+FIELDS = EventFields("user", "item", "time", "s")
+TOPIC = KafkaTopic("b:1", "t", FIELDS)
+
+
+def trouble(name):
+    return confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
+
+
+def config_file(folder, content):
+    path = folder / "client.properties"
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_a_file_of_settings_gives_way_to_what_the_command_sets(tmp_path):
+    path = config_file(
+        tmp_path,
+        b"# note\n! note\n\n  sasl.password = a=b #c \nretries=1\nempty=\nsasl.password=last\nbootstrap.servers=x:1\n",
+    )
+    settings = {"sasl.password": "last", "retries": "1", "empty": ""}
+    assert read_client_config_file(path) == {**settings, "bootstrap.servers": "x:1"}
+    own, defaults = {"enable.auto.commit": False}, {"retries": "9", "group.id": "shh"}
+    made = {**settings, "group.id": "shh", "bootstrap.servers": "here:1", **own}
+    assert client_settings("here:1", path, own, defaults) == made
+    assert client_settings("here:1", None, own) == {"bootstrap.servers": "here:1", **own}
+    path = config_file(tmp_path, b"enable.auto.commit=true\nacks=0\n")
+    with pytest.raises(StreamError, match=r"the settings acks, enable.auto.commit are set by the command"):
+        client_settings("here:1", path, {**own, "acks": "all"})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a=1\nhunter2\n", "line 2 is not a setting. Write key=value."),
+        (b"#\n\n = hunter2\n", "line 3 is not a setting. Write key=value."),
+        (b"a=\xff\n", "cannot be read. Put a regular file there, on every worker."),
+        (b"a=" + b"x" * (1 << 20), "has more than 1 MB"),
+        (None, "cannot be read. Put a regular file there, on every worker."),
+    ],
+)
+def test_a_file_of_settings_that_cannot_be_used_is_told_without_its_values(tmp_path, content, said):
+    path = str(tmp_path / "none") if content is None else config_file(tmp_path, content)
+    with pytest.raises(StreamError) as caught:
+        read_client_config_file(path)
+    assert path in str(caught.value)
+    assert said in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_errors_are_named_by_words_of_the_library():
+    error = confluent_kafka.KafkaError(confluent_kafka.KafkaError._ALL_BROKERS_DOWN, "host secret:9092")
+    assert error_name(error) == error_name(confluent_kafka.KafkaException(error)) == "_ALL_BROKERS_DOWN"
+    assert error_name(None) == error_name(ValueError()) == "unknown error"
+
+
+def test_a_source_names_what_is_read_and_not_where():
+    """The fingerprint tells whether a run may go on with what it had."""
+    same = [{"bootstrap_servers": "c:2,d:3"}, {"client_config_file": "/f"}, {"unreachable_seconds": 5.0}]
+    others = [
+        {"topic": "u"},
+        {"fields": EventFields("mail", "item", "time", "s")},
+        {"fields": EventFields("user", "page", "time", "s")},
+        {"fields": EventFields("user", "item", "at", "s")},
+        {"fields": EventFields("user", "item", "time", "ms")},
+        {"append_times_only": True},
+    ]
+    assert {dataclasses.replace(TOPIC, **change).fingerprint() for change in same} == {TOPIC.fingerprint()}
+    found = {dataclasses.replace(TOPIC, **change).fingerprint() for change in others}
+    assert len({TOPIC.fingerprint(), *found}) == 7
+    for change, said in (
+        ({"topic": ""}, "needs bootstrap servers"),
+        ({"bootstrap_servers": ""}, "needs bootstrap servers"),
+        ({"unreachable_seconds": 0.9}, "1 to 86400, got 0.9"),
+        ({"unreachable_seconds": 86_401}, "1 to 86400, got 86401"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            dataclasses.replace(TOPIC, **change)
+
+
+def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told():
+    cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(cluster.list_topics("clicks", timeout=60).brokers.values()))
+    topic = KafkaTopic(f"{broker.host}:{broker.port}", "clicks", FIELDS)
+    assert topic.partitions() == [KafkaPartition(topic, number, 4) for number in range(4)]
+    assert [partition.name for partition in topic.partitions()] == [f"clicks:{number}" for number in range(4)]
+    assert len(dataclasses.replace(topic, first_partitions=3).partitions()) == 3
+    with pytest.raises(StreamError, match=r"has 4 partitions, and this run reads 5\. Bring the others back"):
+        dataclasses.replace(topic, first_partitions=5).partitions()
+    with pytest.raises(StreamError, match="there is no Kafka topic 'not one' that can be read"):
+        KafkaTopic(topic.bootstrap_servers, "not one", FIELDS).partitions()
+    del cluster
+
+
+def test_a_broker_that_is_not_there_is_told_within_seconds(monkeypatch, tmp_path):
+    monkeypatch.setattr(kafka_topic, "_ASK_SECONDS", 0.5)
+    topic = KafkaTopic("127.0.0.1:1", "clicks", FIELDS)
+    for ask in (topic.partitions, topic.settings):
+        begin = time.monotonic()
+        with pytest.raises(StreamError, match=r"no Kafka broker answers at 127.0.0.1:1 \(_[A-Z_]+\)"):
+            ask()
+        assert time.monotonic() - begin < 60
+    refused = config_file(tmp_path, b"no.such.setting=hunter2\n")
+    with pytest.raises(StreamError, match=r"refuses its settings: check no\.such\.setting"):
+        dataclasses.replace(topic, client_config_file=refused).partitions()
+
+
+def test_what_a_consumer_is_made_with(monkeypatch, tmp_path):
+    """The group of the file, which the rights of a user may name, and not the one that the library requires."""
+    made = []
+    monkeypatch.setattr(confluent_kafka, "Consumer", lambda settings, **more: made.append((settings, more)))
+    dataclasses.replace(TOPIC, client_config_file=config_file(tmp_path, b"retries=3\ngroup.id=mine\n")).open_consumer()
+    ((settings, more),) = made
+    assert more == {"logger": silent_logger()}, "nobody has checked what the log of the client holds"
+    assert not silent_logger().propagate
+    wanted = {
+        "group.id": "mine",
+        "retries": "3",
+        "fetch.queue.backoff.ms": "20",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+    assert wanted.items() <= settings.items()
+
+
+class Described:
+    """The consumer of a broker that describes topics like this."""
+
+    def __init__(self, **topics):
+        self._topics = topics
+
+    def list_topics(self, topic, *, timeout):
+        return types.SimpleNamespace(topics=self._topics)
+
+    def close(self):
+        """Nothing is open."""
+
+
+def described(error=None, **more):
+    return {"t": types.SimpleNamespace(error=error, **more)}
+
+
+@pytest.mark.parametrize(
+    ("topics", "said"),
+    [
+        ({}, "no partitions"),
+        (described(partitions={}), "no partitions"),
+        (described(trouble("TOPIC_AUTHORIZATION_FAILED").args[0], partitions={0: None}), "TOPIC_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_why_a_topic_cannot_be_read(monkeypatch, topics, said):
+    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda self: Described(**topics))
+    with pytest.raises(StreamError, match=rf"^there is no Kafka topic 't' that can be read \({said}\)\. Create it"):
+        TOPIC.partitions()
+
+
+class Administrator:
+    """Answers for the settings of topics; the answer may be an error."""
+
+    def __init__(self, entries):
+        self._entries = entries
+
+    def describe_configs(self, resources, **_):
+        ((resource,),) = (resources,)
+        assert (resource.restype, resource.name) == (admin.ResourceType.TOPIC, "t")
+        return {resource: self}
+
+    def result(self, **_):
+        if isinstance(self._entries, BaseException):
+            raise self._entries
+        return {name: types.SimpleNamespace(value=value) for name, value in self._entries.items()}
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        ({"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}, (True, False)),
+        ({"message.timestamp.type": "CreateTime", "cleanup.policy": "compact,delete"}, (False, True)),
+        ({"cleanup.policy": "compact"}, (None, True)),
+        ({"message.timestamp.type": "LogAppendTime"}, (True, None)),
+        (trouble("TOPIC_AUTHORIZATION_FAILED"), (None, None)),
+    ],
+)
+def test_what_a_broker_says_of_a_topic(monkeypatch, entries, wanted):
+    monkeypatch.setattr(admin, "AdminClient", lambda *_, **__: Administrator(entries))
+    assert TOPIC.settings() == wanted
+
+
+def test_a_broker_that_fails_while_it_is_asked_is_named(monkeypatch):
+    monkeypatch.setattr(admin, "AdminClient", lambda *_, **__: Administrator(trouble("_TRANSPORT")))
+    with pytest.raises(StreamError, match=r"no Kafka broker answers at b:1 \(_TRANSPORT\)"):
+        TOPIC.settings()
+
+
+# --- Whose clock a topic has, before a run begins
+
+
+def lines_of_check(monkeypatch, append_times, *, kind="arrival", only=True, is_compacted=None):
+    """What the operator is told."""
+    monkeypatch.setattr(KafkaTopic, "settings", lambda topic: (append_times, is_compacted))
+    lines, topic = [], dataclasses.replace(TOPIC, append_times_only=only)
+    check_clock(StreamClock(kind), lines.append)
+    check_topic(topic, StreamClock(kind), lines.append, allow="--clock producer")
+    return lines
+
+
+def test_the_brokers_clock_needs_no_word(monkeypatch):
+    assert lines_of_check(monkeypatch, True, is_compacted=False) == []
+    for append_times in (False, True, None):
+        (line,) = lines_of_check(monkeypatch, append_times, kind="event", only=False)
+        assert "one event far ahead closes windows for everybody" in line
+
+
+def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch):
+    with pytest.raises(StreamError, match="give --clock producer") as raised:
+        lines_of_check(monkeypatch, False)
+    assert "--entity-name t --add-config message.timestamp.type=LogAppendTime" in str(raised.value)
+    for append_times in (False, True, None):
+        (line,) = lines_of_check(monkeypatch, append_times, only=False)
+        assert line.startswith("--clock producer: ")
+
+
+def test_who_is_not_told_says_so(monkeypatch):
+    (line,) = lines_of_check(monkeypatch, None)
+    assert "Records with a producer's time are rejected" in line
+
+
+@pytest.mark.parametrize("kind", ["arrival", "event"])
+def test_a_compacted_topic_is_refused(monkeypatch, kind):
+    with pytest.raises(StreamError, match=r"compacted \(cleanup.policy\)"):
+        lines_of_check(monkeypatch, True, kind=kind, is_compacted=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "only"), [([], True), (["--clock", "producer"], False), (["--clock", "event"], False)]
+)
+def test_the_command_believes_producers_only_where_it_was_told_to(words, only, tmp_path):
+    given = ["--input", "kafka://b:1/clicks", "--output", str(tmp_path / "reports"), *words]
+    given += ["--noise-key-file", key_file(tmp_path), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
+    given += ["--epsilon", "2", "--delta", "1e-9", "--charge", "hits"]
+    options = Options(**command.make_context("stream", given, obj=[]).params)
+    assert stream_request(options, []).job.source.append_times_only is only
