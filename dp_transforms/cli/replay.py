@@ -50,7 +50,7 @@ from dp_transforms.cli.state_part import check_state_file, run_part
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files
 from dp_transforms.local.pool import start_fork_server
-from dp_transforms.logs import find_log_chunks, unit_hint
+from dp_transforms.logs import find_log_chunks
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.reports import read_report_file, report_format
 from dp_transforms.reports.trends import Trend, trends
@@ -287,9 +287,7 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest) -> None:
     if not rows:
         console.print("[bold]The log has no rows.[/]")
     elif summary.events == summary.outside_range:
-        hint = unit_hint(request.chunks, request.fields)
-        other = f"; {hint}" if hint else ""
-        console.print(f"[bold]No event is inside {covered}.[/] Check them, and --time-format{other}.")
+        console.print(f"[bold]No event is inside {covered}.[/] Check them, and --time-format.")
     elif summary.events == summary.outside_range + summary.outside_domain:
         console.print("[bold]No event has an item of --public-items.[/] Ids are compared as text, blanks included.")
 

@@ -32,7 +32,6 @@ from dp_transforms.logs import (
     count_unless_inside,
     ending_of_log,
     find_log_chunks,
-    unit_hint,
 )
 from dp_transforms.logs.rejected_events import MOST_REJECTED, pack_rejected, write_rejected_lines
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -299,7 +298,7 @@ def nothing_found(request: ReplayRequest, events: int, rejected: int) -> Nothing
     what = f"no event of the log is inside {start} .. {end}: {found}" if events + rejected else "the log has no rows"
     return NothingFoundError(
         f"{what}. No report was written, and nothing is spent. Check the log, --start, --end and --time-format"
-        f" (shh doctor LOG shows its times), or give --allow-empty, which spends the whole budget.{_hint(request)}"
+        f" (shh doctor LOG shows its times), or give --allow-empty, which spends the whole budget."
     )
 
 
@@ -310,10 +309,5 @@ def check_rejected(request: ReplayRequest, events: int, rejected: int) -> None:
         raise LogError(
             f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than half; nothing was"
             " published. --dead-letter FILE lists them; shh doctor LOG shows how they are read. If they are no events,"
-            f" leave them out of the log, or give --allow-empty.{_hint(request)}"
+            f" leave them out of the log, or give --allow-empty."
         )
-
-
-def _hint(request: ReplayRequest) -> str:
-    unit = unit_hint(request.chunks, request.fields)
-    return f" {unit[0].upper()}{unit[1:]}." if unit else ""

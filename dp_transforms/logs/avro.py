@@ -39,7 +39,7 @@ from dp_transforms.stores.remote_files import StoredFile
 MAX_BLOCK_BYTES = 64 << 20  # unpacked; writers make blocks of 16 kB to a few MB, or of one record that is larger
 _USUAL_HEADER_BYTES, _MAX_HEADER_BYTES = 1 << 16, 1 << 20
 # A byte of a block can become 200 bytes of Python's objects: of larger ones some records at a time.
-_WHOLE_BLOCK_BYTES, _WHOLE_BLOCK_BYTES_OF_REPEATS = 4 << 20, 1 << 20
+_WHOLE_BLOCK_BYTES = 1 << 20
 _RECORDS_AT_ONCE = 4096
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 18, 32 << 20
 
@@ -163,7 +163,7 @@ def records_of(data: bytes, count: int, schema: RecordSchema) -> Iterator[list[d
     """
     if count > len(data) // schema.min_record_bytes:
         raise ValueError("more records claimed than fit")
-    if count and len(data) > (_WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES):
+    if count and len(data) > _WHOLE_BLOCK_BYTES:
         stream = io.BytesIO(data)
         for begin in range(0, count, _RECORDS_AT_ONCE):
             some = range(min(_RECORDS_AT_ONCE, count - begin))

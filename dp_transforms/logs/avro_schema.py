@@ -51,7 +51,6 @@ class RecordSchema(NamedTuple):
     record, array: the schema to decode a record with, whose fields have names of their own, and that of several.
     keys, branches: by the names in the file, these names, and the types that a field may have beside null.
     min_record_bytes: no record is shorter, which bounds the number of records in a block.
-    has_repeats: whether a record may hold any number of values, in an array or a map.
     """
 
     record: Any
@@ -59,7 +58,6 @@ class RecordSchema(NamedTuple):
     keys: dict[str, str]
     branches: dict[str, list[Branch]]
     min_record_bytes: int
-    has_repeats: bool
 
 
 class EventSchema(NamedTuple):
@@ -140,12 +138,11 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
         raise damaged_error(path, "Avro") from None
     if not (isinstance(schema, dict) and schema.get("type") == "record"):
         raise EventFileError(path, "its records have no fields. Write one record per event.")
-    builder = _Builder()
     try:
         names = [field["name"] for field in schema["fields"]]
         if fields is not None:
             check_fields_present(path, names, fields, has_schema=True)
-        record, size = builder.build(schema)
+        record, size = _Builder().build(schema)
         branches = {field["name"]: _branches(field["type"]) for field in schema["fields"]}
     except _UnsupportedError as error:
         problem = f"its schema {error}, which is not supported. Write the file without that field."
@@ -154,9 +151,7 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
         raise damaged_error(path, "Avro") from None
     keys = dict(zip(names, (field["name"] for field in record["fields"]), strict=True))
     array = fastavro.parse_schema({"type": "array", "items": record})
-    return RecordSchema(
-        fastavro.parse_schema(record), array, keys, branches, max(1, size), has_repeats=builder.has_repeats
-    )
+    return RecordSchema(fastavro.parse_schema(record), array, keys, branches, max(1, size))
 
 
 class _UnsupportedError(Exception):
@@ -171,7 +166,6 @@ class _Builder:
         self._named: dict[str, Any] = {}
         self._open: set[str] = set()
         self._types = 0
-        self.has_repeats = False
 
     def build(self, schema: Any, namespace: str = "", depth: int = 0) -> tuple[Any, int]:
         """The schema to decode with, and the bytes of the shortest value."""
@@ -191,7 +185,6 @@ class _Builder:
             self._named[name] = schema
             return self._build_named(name, depth)
         if kind in ("array", "map"):
-            self.has_repeats = True
             of_each = "items" if kind == "array" else "values"
             items, size = self.build(schema[of_each], namespace, depth + 1)
             if kind == "array" and size == 0:

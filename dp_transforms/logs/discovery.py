@@ -25,21 +25,9 @@ from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, FileState, LogChunk, ReadBlock, unchanged
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, find_files, is_remote
 
-_FORMAT_OF_ENDING = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".avro": "avro",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".csv.gz": "csv",
-    ".tsv.gz": "csv",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".json": "json",
-    ".jsonl.gz": "json",
-    ".ndjson.gz": "json",
-    ".json.gz": "json",
-}
+_TEXTS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
+_FORMAT_OF_ENDING = {".parquet": "parquet", ".pq": "parquet", ".avro": "avro", **_TEXTS}
+_FORMAT_OF_ENDING |= {f"{ending}.gz": form for ending, form in _TEXTS.items()}
 _CONVERTED = {
     ".log": "Make CSV of it, with names such as user,item,timestamp; shh doctor {0} says how for an access log.",
     ".log.gz": "Make CSV of it, with names such as user,item,timestamp; shh doctor {0} says how for an access log.",
@@ -160,19 +148,17 @@ def _find_files(sources: Sequence[str]) -> list[str]:
 
 
 def _files_of(source: str) -> list[str]:
-    if os.path.isdir(source):
-        files = _logs_below(source)
-    elif os.path.exists(source):
+    if os.path.exists(source) and not os.path.isdir(source):
         return [_checked_file(source)]
-    elif matches := glob.has_magic(source) and glob.glob(source, recursive=True):
-        files = []
-        for match in matches:
-            if os.path.isdir(match):
-                files += [] if _is_hidden(match) else _logs_below(match)
-            elif is_log_name(match):
-                files.append(_checked_file(match))
-    else:
+    found = [source] if os.path.isdir(source) else glob.glob(source, recursive=True) if glob.has_magic(source) else []
+    if not found:
         raise _nothing_there(source)
+    files: list[str] = []
+    for path in found:
+        if not os.path.isdir(path):
+            files += [_checked_file(path)] if is_log_name(path) else []
+        elif path == source or not _is_hidden(path):
+            files += _logs_below(path)
     if not files:
         raise _no_log_in_it(source)
     return files

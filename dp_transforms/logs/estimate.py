@@ -1,5 +1,4 @@
-"""What the first rows of a log say: how large it is, and in which unit its times count. And whether it has an event in
-a range, which may take all of it."""
+"""What the first rows of a log say of its size; and whether it has an event in a range, which may take all of it."""
 
 from __future__ import annotations
 
@@ -14,11 +13,9 @@ import pyarrow.compute as pc
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import (
     EventFields,
-    EventFileError,
     LogChunk,
     ReadBlock,
 )
-from dp_transforms.logs.times import MICROS_PER_UNIT
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
@@ -52,27 +49,6 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
         del block
     pa.default_memory_pool().release_unused()  # a process that reads no more would keep what a block took
     return LogEstimate(int(events), int(long_label_bytes))
-
-
-def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
-    """Words on another unit, if with it the first rows are of 1990 to 2100, and are not with the declared one; for the
-    operator, where nearly no row of a run was read or was in its range."""
-    declared = fields.time_unit
-    if declared not in MICROS_PER_UNIT or not chunks:
-        return None
-    for unit in (declared, *(unit for unit in MICROS_PER_UNIT if unit != declared)):
-        try:
-            block = _first_rows(chunks[0], dataclasses.replace(fields, time_unit=unit))
-        except (EventFileError, OSError):  # it was said already
-            return None
-        if block is not None and _is_of_our_days(block):
-            return None if unit == declared else f"perhaps the unit is {unit}: --time-format {unit}"
-    return None
-
-
-def _is_of_our_days(block: ReadBlock) -> bool:
-    years = block.batch.time_micros.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
-    return bool(len(years)) and bool(((years >= 1990) & (years < 2100)).sum() > block.rows / 2)
 
 
 def most_label_bytes(chunks: Sequence[LogChunk]) -> int:

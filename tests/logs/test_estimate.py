@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import WindowSchedule
-from dp_transforms.logs import EventFields, count_unless_inside, estimate_log, find_log_chunks, unit_hint
+from dp_transforms.logs import EventFields, count_unless_inside, estimate_log, find_log_chunks
 from tests.helpers.event_files_oracle import write_csv, write_json, write_parquet
 
 TIME = "2017-10-01T03:00:00Z"
@@ -57,17 +57,6 @@ def test_an_estimate_gives_back_what_its_block_took(tmp_path):
     size, kilobytes = map(int, done.stdout.split())
     assert size == 4_000 * 16_000
     assert kilobytes < 90_000
-
-
-@pytest.mark.parametrize(("factor", "likely"), [(10**3, "ms"), (1, "s"), (10**6, "us")])
-def test_another_unit_that_would_fit_is_named(tmp_path, factor, likely):
-    path = tmp_path / "log.csv"
-    path.write_text("user,item,timestamp\n" + "".join(f"u,i,{(1_767_225_600 + n) * factor}\n" for n in range(20)))
-    for unit in ("s", "ms", "us"):
-        fields = EventFields(time_unit=unit)
-        chunks = find_log_chunks([str(path)], fields)
-        hint = None if unit == likely else f"perhaps the unit is {likely}: --time-format {likely}"
-        assert unit_hint(chunks, fields) == hint
 
 
 @pytest.mark.parametrize("place", [None, 0, 1_700, 3_999])
