@@ -113,33 +113,6 @@ def test_only_committed_records_and_gaps_between_them(server):
     assert reader.confirm_end()
 
 
-def test_what_arrived_too_early_to_count_is_not_read(server):
-    server.create_topic("early", timestamp_type="CreateTime")
-    for number, seconds in enumerate((10, 30, 20, 40)):  # producers' clocks may step back
-        server.produce("early", _values(10 * number, 10 * number + 10), timestamp_millis=seconds * 1_000)
-    (partition,) = _topic(server, "early").partitions()
-
-    def first_read(since_seconds: float) -> int:
-        reader = partition.open(round(since_seconds * 1e6))
-        times = _event_times(_read_to_the_end(reader))
-        reader.close()
-        return times[0] - MICROS if times else -1
-
-    assert [first_read(since) for since in (-5, 0, 10, 10.0005, 20, 30, 30.001, 40)] == [0, 0, 0, 0, 10, 10, 30, 30]
-    reader = partition.open(50_000_000)
-    polled = _read_to_the_end(reader)[-1]
-    assert (polled.records, polled.position) == (0, "40")
-    server.produce("early", _values(40, 50), timestamp_millis=45_000)  # it reads on from where it stands
-    assert _event_times(_read_to_the_end(reader, polled.position)) == _times(40, 50)
-    server.produce("early", _values(50, 60), timestamp_millis=60_000)
-    assert _event_times(_read_to_the_end(partition.open(50_000_000))) == _times(50, 60)
-    server.delete_records("early", 0, 25)
-    assert first_read(20) == 25
-    with server.transaction("early", commit=False) as produce:
-        produce(_values(60, 61)[0])
-    assert _event_times(_read_to_the_end(partition.open(90_000_000))) == []
-
-
 def test_what_is_gone_is_never_passed_over(server):
     server.create_topic("deleted")
     server.produce("deleted", _values(0, 100))

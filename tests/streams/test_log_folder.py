@@ -8,17 +8,14 @@ import os
 import pathlib
 import tempfile
 import time
-import types
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, text_files
 from dp_transforms.logs.streams import log_folder
-from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderPosition, FolderReader, LogFolder, system_error
+from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder, system_error
 from dp_transforms.logs.streams.stream_source import NEVER
 from tests.helpers.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
 
@@ -182,16 +179,6 @@ def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path, monkeypatch):
     polled = poll(open_reader(tmp_path))
     assert users_of(polled) == ["a", "b"]
     assert not polled.rejected
-
-
-def test_what_is_still_being_written_is_taken_at_its_last_time(tmp_path):
-    path = drop(tmp_path, "slow.jsonl", "a")
-    reader = open_reader(tmp_path, settle_seconds=2)
-    polled = poll_once(reader)
-    write_json(path, [("a", "i", TIME), ("b", "i", TIME)])
-    polled = poll(reader, polled.position)
-    assert users_of(polled) == ["a", "b"]
-    assert polled.arrival_micros.tolist() == [arrival_of(path)] * 2
 
 
 def test_hidden_temporary_and_other_files_are_passed_over(tmp_path):
@@ -375,94 +362,3 @@ def test_a_file_that_a_file_system_does_not_show_just_now_is_read_later(tmp_path
     folder.unlink()
     moved.rename(folder)
     assert users_of(begun) + users_of(poll(reader, begun.position)) == FIFTY
-
-
-POSITION = FolderPosition(BEGIN * 1000, "log.jsonl", BEGIN * 1000, 1872, 1, 24, is_done=False)
-
-
-@given(st.text() | st.integers() | st.none() | st.lists(st.none()), st.sampled_from(POSITION.__struct_fields__))
-@example("a.js\0onl", "name")
-@example("../log.jsonl", "name")
-@example("", "name")
-@example(True, "name")
-@example(-1, "blocks")
-def test_a_position_that_nobody_stored_is_refused_or_stays_in_the_folder(value, field):
-    fields = json.loads(POSITION.to_text())
-    assert FolderPosition.of_text(json.dumps(fields)) == POSITION
-    try:
-        found = FolderPosition.of_text(json.dumps(fields | {field: value}))
-    except StreamError as error:
-        assert str(error).startswith("a stored position is not a position in a folder")
-    else:
-        assert found.name.endswith(".jsonl") or field == "name"
-        assert os.path.basename(found.name) == found.name
-        assert "\0" not in found.name
-    with pytest.raises(StreamError):
-        FolderPosition.of_text('{"a":' * 3000 + "1" + "}" * 3000)
-
-
-# --- By a clock that passes only by sleeping
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = types.SimpleNamespace(nanos=10**18, seconds=0.0)
-
-    def sleep(seconds):
-        clock.nanos += round(seconds * 1e9)
-        clock.seconds += seconds
-
-    named = {"time_ns": lambda: clock.nanos, "monotonic": lambda: clock.seconds, "sleep": sleep}
-    monkeypatch.setattr(log_folder, "time", types.SimpleNamespace(**named))
-    return clock
-
-
-def test_files_settle_to_the_nanosecond(tmp_path, clock):
-    """The end of the folder is not seen where a file waits, unless it is of the future."""
-    path = tmp_path / "a.csv"
-    path.write_text("user,item,timestamp\n")
-    waits = [(-1, "", True), (0, "", False), (2_499_999_999, "", False), (2_500_000_000, "a.csv", False)]
-    for since, taken, is_at_end in waits:
-        clock.nanos = path.stat().st_ctime_ns + since
-        polled = open_reader(tmp_path, 2.5).poll(None, max_records=1, max_seconds=0.0)
-        assert (json.loads(polled.position)["name"], polled.is_at_end) == (taken, is_at_end), since
-
-
-def test_a_folder_is_passed_when_what_came_by_then_is_read(tmp_path, clock):
-    reader = open_reader(tmp_path, 2.0)
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    assert not reader.confirm_passed(), "first asked now"
-    for nanos, is_passed in ((1_999_999_999, False), (1, True)):
-        clock.nanos += nanos
-        reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
-        assert reader.confirm_passed() is is_passed
-    reader.close()
-    assert not reader.confirm_end()
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    assert not reader.confirm_passed(), "asked anew"
-
-
-@pytest.mark.parametrize(("later", "is_listed"), [(2_000_000_000, True), (2_000_000_001, False)])
-def test_a_folder_is_listed_again_while_its_time_is_coarse(tmp_path, clock, monkeypatch, later, is_listed):
-    os.utime(tmp_path, ns=(10**18, 10**18))
-    clock.nanos = 10**18 + later
-    reader = open_reader(tmp_path)
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    listed, real = [], os.scandir
-    monkeypatch.setattr(log_folder.os, "scandir", lambda path: listed.append(path) or real(path))
-    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
-    assert listed == [str(tmp_path)] * is_listed
-
-
-@pytest.mark.parametrize(("later", "last"), [(-1, "a.csv"), (0, "b.csv")])
-def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(tmp_path, clock, later, last):
-    for name in ("a.csv", "b.csv"):
-        time.sleep(TICK_SECONDS)
-        (tmp_path / name).write_text("user,item,timestamp\nu,i,2026-01-01\n")
-    reader, position = open_reader(tmp_path, 2.0), None
-    clock.nanos = (tmp_path / "b.csv").stat().st_ctime_ns + later
-    while not reader.confirm_passed():
-        position = reader.poll(position, max_records=1, max_seconds=0.0).position
-        clock.nanos += 10**9
-    found = FolderPosition.of_text(position)
-    assert (found.name, found.events, found.is_done) == (last, 1, True)

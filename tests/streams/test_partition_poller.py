@@ -2,14 +2,12 @@
 
 import dataclasses
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.errors import StreamError
-from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, poller_of
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
@@ -109,32 +107,6 @@ class Unstamped:
     def poll(self, position, *, max_records, max_seconds):
         polled = self._reader.poll(position, max_records=max_records, max_seconds=max_seconds)
         return dataclasses.replace(polled, passed_micros=None)
-
-
-def test_many_rejected_rows_come_in_parts(monkeypatch):
-    monkeypatch.setattr(partition_poller, "_MOST_POSITIONS", 40)
-    arrivals = tuple(Arrival(BROKEN, at(0)) for _ in range(100))
-    stepped = poller()
-    step = stepped.step_at("p", stepped.start(), MemoryPartition("p", arrivals, 100).open(), at(0))
-    assert [len(rows.positions) for rows in step.rejected] == [40, 40, 20]
-    assert [place for rows in step.rejected for place in rows.positions] == list(range(100))
-    assert {(rows.source, rows.reason) for rows in step.rejected} == {("p", "broken")}
-
-
-def test_events_from_the_future_are_told_by_their_place_where_there_is_one():
-    arrivals = tuple(Arrival((f"u{n}", "item", at(10**6 * (n % 2))), at(0)) for n in range(6))
-    for places, expected in ((None, [at(10**6)] * 3), (np.arange(100, 106), [101, 103, 105])):
-
-        class Placed(MemoryReader):
-            def poll(self, position, *, max_records, max_seconds):
-                polled = super().poll(position, max_records=max_records, max_seconds=max_seconds)
-                return dataclasses.replace(polled, places=places)  # noqa: B023
-
-        stepped = poller()
-        step = stepped.step_at("p", stepped.start(), Placed(MemoryPartition("p", arrivals, 100), 0), at(0))
-        (rows,) = step.rejected
-        assert list(rows.positions) == expected
-        assert ("time in microseconds" in rows.reason) is (places is None)
 
 
 def test_a_partition_is_not_idle_before_its_reader_was_open_for_so_long():
