@@ -15,8 +15,8 @@ from tests.helpers.audited_names import (
     audited_plan,
     mechanism_and_claim,
 )
-from tests.reference.prices import level_price
 from tests.reference import prices as price_oracle
+from tests.reference.prices import level_price
 
 # Each fault is found by one check: where that check is weakened, the test of the fault fails.
 

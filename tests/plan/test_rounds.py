@@ -23,11 +23,11 @@ from dp_transforms.plan.calibration import checked_contributions
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import threshold_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
-from tests.reference.prices import look_price
 from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import SCHEDULE, calibrated, left_out_of, trial_with_rounds
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import looks_trial, trial_of
+from tests.reference.prices import look_price
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
