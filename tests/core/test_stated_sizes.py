@@ -14,8 +14,7 @@ from dp_transforms.core.named_items import FollowedItems
 from tests.helpers.calibrated_plans import looks_plan
 from tests.helpers.trials import changed, trial_of
 
-LARGE, MANY = 200, 30_000  # users of each of 5 items, and how many items have few users
-RUNS = 3
+LARGE, MANY, RUNS = 200, 30_000, 3  # users of each of 5 items, and how many items have few users
 
 
 def wrong_sizes(few, *, one_by_one=False):

@@ -48,20 +48,13 @@ def chi_squared_rejects(observed: npt.ArrayLike, expected: npt.ArrayLike) -> boo
     return bool(statistic > stats.chi2.isf(FALSE_ALARM, len(expected) - 1))
 
 
-def last_bin(epsilon: float, draws: int, first: int) -> int:
-    """The last value from `first` on that gets a bin of its own: it and all beyond it are expected 20 times each."""
-    edge = first
-    while draws * min(laplace_probability(epsilon, edge + 1), laplace_tail(epsilon, edge + 2)) >= 20:
-        edge += 1
-    return edge
-
-
 def laplace_rejects(draws: npt.NDArray[np.int64], epsilon: float) -> bool:
-    """Chi-squared test of draws against discrete Laplace noise: a bin for each value, tails lumped."""
-    edge = last_bin(epsilon, len(draws), 0)
-    values = np.arange(-edge, edge + 1)
+    """Chi-squared test of draws against discrete Laplace noise: a bin for each value, tails from 20 draws on lumped."""
+    edge = 0
+    while len(draws) * min(laplace_probability(epsilon, edge + 1), laplace_tail(epsilon, edge + 2)) >= 20:
+        edge += 1
     observed = np.bincount(np.clip(draws, -edge - 1, edge + 1) + edge + 1, minlength=2 * edge + 3)
-    inner = [laplace_probability(epsilon, int(value)) for value in values]
+    inner = [laplace_probability(epsilon, value) for value in range(-edge, edge + 1)]
     outer = laplace_tail(epsilon, edge + 1)
     return chi_squared_rejects(observed, len(draws) * np.array([outer, *inner, outer]))
 

@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,6 @@ from dp_transforms.papers.mixed_charging import (
     largest_support,
     target_charge,
 )
-from dp_transforms.papers.noise_source import Halted
 from dp_transforms.papers.private_computation import NotPrior
 from dp_transforms.papers.target_charging import TargetCharging
 from tests.helpers.scripted import Scripted
@@ -173,42 +171,6 @@ def test_no_mixed_adversary_exceeds_the_filter(epsilon, mix):
     assert attained[1] > DELTA, "more than half of the epsilon is attained"
 
 
-def test_with_one_kind_the_adversary_is_the_game():
-    """Its hits alone count, and 80 calls at this epsilon are as good as any number."""
-    kinds = [_kind(0.8, 2), _kind(0.8, 2)]
-    accountant = MixedChargingAccountant(order=1.3, budget=2.5 * MixedChargingAccountant(1.3, 1).charge(*kinds[0][:2]))
-    adversary = _MixedAdversary(accountant, kinds)
-    assert {i + j for i, j in adversary.states} == {0, 1, 2}
-    for attained, epsilon in zip(adversary.deltas([2.0, 5.0]), [2.0, 5.0], strict=True):
-        game = GameAccountant(*kinds[0]).delta(epsilon)
-        assert game * (1 - 1e-6) < attained <= game
-
-
-@pytest.mark.parametrize(("epsilon", "share", "hits"), [(0.02, 1.0, 100), (0.3, 0.8, 60)])
-def test_identical_calls_cost_no_less_than_the_game(epsilon, share, hits):
-    """And as much as dp_accounting says of their divergence."""
-    kind = _kind(epsilon, hits, share)
-    game = GameAccountant(*kind).epsilon(DELTA)
-    accountant = MixedChargingAccountant.for_mix(1.2 * game, DELTA, [kind])
-    assert accountant.times([kind]) >= 1, "a fifth more than the game is enough"
-    for total in (game / 2, game, 2 * game):
-        theirs, _ = rdp_privacy_accountant.compute_delta([accountant.order], [accountant.divergence], total)
-        assert accountant.delta(total) == pytest.approx(theirs, rel=1e-8)
-        assert GameAccountant(*kind).delta(total) <= accountant.delta(total)
-
-
-def test_mixes_cost_less_than_the_largest_support():
-    mix = [_kind(0.02, 80), _kind(0.04, 20)]
-    coarse = largest_support(mix)
-    assert coarse == GameAccountant(0.04, not_prior_probability(0.04), 100)
-    assert MixedChargingAccountant.for_mix(0.75 * coarse.epsilon(DELTA), DELTA, mix).times(mix) > 1
-    # The smaller q may belong to the smaller epsilon; a q too large for the larger one counts as its largest.
-    assert largest_support([_kind(0.02, 1, share=0.5), _kind(0.04, 1)]).target_probability == pytest.approx(
-        0.5 * not_prior_probability(0.02)
-    )
-    assert largest_support([CallKind(0.3, 0.9, 1)]).target_probability == not_prior_probability(0.3)
-
-
 def test_the_filter_admits_what_it_can_still_pay():
     accountant = MixedChargingAccountant(order=3.0, budget=1.0)
     cheap, dear = (0.1, not_prior_probability(0.1)), (0.2, not_prior_probability(0.2))
@@ -225,23 +187,27 @@ def test_the_filter_admits_what_it_can_still_pay():
     limit.charge(*cheap, hits=cheap_hits)
     assert not limit.admits(*cheap)
     assert accountant.budget - small < limit.spent <= accountant.budget
+    with pytest.raises(ValueError, match="order 3 has no charge"):
+        limit.admits(2.0, 0.1)
 
 
 def test_target_charging_pays_each_call_at_its_own_price():
     accountant = MixedChargingAccountant(order=3.0, budget=5.0)
     limit = MixedChargingFilter(accountant)
     charging = TargetCharging(None, limit)
-    charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
-    charging.ask(Scripted([0], epsilon=0.25), NotPrior(0))
-    charging.ask(Scripted([1], epsilon=0.1), NotPrior(0))
+    for epsilon, result in ((0.2, 1), (0.25, 0), (0.1, 1)):
+        charging.ask(Scripted([result], epsilon=epsilon), NotPrior(0))
     paid = [accountant.charge(epsilon, not_prior_probability(epsilon)) for epsilon in (0.2, 0.1)]
     assert limit.spent == pytest.approx(math.fsum(paid), rel=1e-12)
-    while limit.admits(0.2, not_prior_probability(0.2)):
-        charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
-    with pytest.raises(Halted):
-        charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
-    with pytest.raises(ValueError, match="order 3 has no charge"):
-        charging.ask(Scripted([1], epsilon=2.0), NotPrior(0))
+
+
+def test_a_mix_counts_as_its_largest_support():
+    """The smaller q may belong to the smaller epsilon; a q too large for the larger one counts as its largest."""
+    mix = [_kind(0.02, 80), _kind(0.04, 20)]
+    assert largest_support(mix) == GameAccountant(0.04, not_prior_probability(0.04), 100)
+    smaller = largest_support([_kind(0.02, 1, share=0.5), _kind(0.04, 1)])
+    assert smaller.target_probability == pytest.approx(0.5 * not_prior_probability(0.02))
+    assert largest_support([CallKind(0.3, 0.9, 1)]).target_probability == not_prior_probability(0.3)
 
 
 def test_a_larger_target_counts_as_the_largest_that_there_is():

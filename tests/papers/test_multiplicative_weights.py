@@ -1,15 +1,11 @@
 """Private multiplicative weights, online and offline: what they draw, learn and publish, and their accuracy."""
 
-import math
-
 import numpy as np
 import pytest
 
 from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
-    offline_records_needed,
-    online_records_needed,
     update_limit,
 )
 from dp_transforms.papers.noise_source import Halted
@@ -111,13 +107,24 @@ def test_an_online_answer_is_the_estimate_and_its_noisy_error():
     assert online.updates == 1
 
 
-def test_after_its_last_update_it_halts_and_what_was_learned_stays():
+def test_updates_are_limited_and_what_was_learned_stays():
     online = OnlineMultiplicativeWeights(HISTOGRAM, records=1000, epsilon=1.0, accuracy=0.2, updates=1, noise=Given())
     assert online.ask(FIRST).updated
-    assert online.halted
     with pytest.raises(Halted, match="halted"):
         online.ask(FIRST)
     assert online.synthetic.answer(FIRST) > 0.7
+    noise = Given(0, -100, 0, -300, 0, -500)  # the answer to the first query never settles
+    offline = OfflineMultiplicativeWeights(
+        HISTOGRAM,
+        [FIRST, LinearQuery([0, 1, 1, 0])],
+        records=1000,
+        epsilon_per_call=1.0,
+        accuracy=0.01,
+        updates=3,
+        noise=noise,
+    )
+    offline.release()
+    assert len(offline.measured) == 3
 
 
 def test_an_offline_learner_measures_the_worst_query_and_moves_by_what_is_left():
@@ -137,21 +144,6 @@ def test_an_offline_learner_measures_the_worst_query_and_moves_by_what_is_left()
         learner.release()
 
 
-def test_offline_rounds_are_limited():
-    noise = Given(0, -100, 0, -300, 0, -500)  # the answer to the first query never settles
-    offline = OfflineMultiplicativeWeights(
-        [1000, 0, 0, 0],
-        [FIRST, LinearQuery([0, 1, 1, 0])],
-        records=1000,
-        epsilon_per_call=1.0,
-        accuracy=0.01,
-        updates=3,
-        noise=noise,
-    )
-    offline.release()
-    assert len(offline.measured) == 3
-
-
 def test_the_declared_number_of_records_is_not_compared_with_the_data():
     """Not even where the data have more: an error would tell who is in them."""
     query = LinearQuery([1, 0])
@@ -162,19 +154,3 @@ def test_the_declared_number_of_records_is_not_compared_with_the_data():
     OfflineMultiplicativeWeights(
         [5000, 0], [query], records=1000, epsilon_per_call=1.0, accuracy=0.2, noise=Given()
     ).release()
-
-
-def test_how_many_records_a_learner_needs_by_hand():
-    tail = math.log(2 * update_limit(8, 0.2) / 0.1)
-    wanted = math.ceil(8 * ((math.log(50) + tail) / 0.3 + 2) / 0.2)
-    assert offline_records_needed(accuracy=0.2, beta=0.1, epsilon_per_call=0.3, universe=8, queries=50) == wanted
-    cutoff = update_limit(8, 0.2)
-    for delta, grid in ((0.0, 1), (1e-6, 1), (0.0, 16)):
-        noise = Given()
-        NumericSparse(
-            [1], epsilon=0.7, delta=delta, threshold=0, cutoff=cutoff, grid=grid, sensitivity_units=grid, noise=noise
-        ).ask(LinearQuery([grid], grid=grid))
-        units = math.ceil((math.log(100) + math.log(2 * cutoff / 0.05)) / noise.epsilons[1])
-        wanted = math.ceil(4 * (2 * units / grid + 1 / grid) / 0.2)
-        asked = {"accuracy": 0.2, "beta": 0.1, "epsilon": 0.7, "universe": 8, "queries": 50, "delta": delta}
-        assert online_records_needed(**asked, grid=grid) == wanted

@@ -68,13 +68,6 @@ def test_a_noisy_answer_at_the_threshold_reaches_it(draw, is_reached):
     assert noise.epsilons == [epsilon_per_unit(0.3, 1)]
 
 
-@pytest.mark.parametrize(("draw", "zone"), [(-1, "below"), (0, "between"), (2, "between"), (3, "above")])
-def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw, zone):
-    noise = Given(draw)
-    assert NoisyZoneTest(LinearQuery([1, 0]), threshold=99.2, zone_width=2.5, epsilon=0.3).run(DATA, noise) == zone
-    assert noise.epsilons == [epsilon_per_unit(0.3, 1)]
-
-
 EPSILONS = (0.05, 0.4, 1.0, 2.5)
 
 
@@ -139,16 +132,6 @@ def test_the_boundary_of_the_wrapper(epsilon):
     # Not below [CL23] Lemma 2.9 (without its misprint), not above what accountants can use, and Lemma 2.8.
     assert t <= 4 * epsilon / 3 + 1e-12
     assert math.expm1(t) / (2 * math.expm1(epsilon + t)) < claimed <= accounted_not_prior(t)
-
-
-def test_the_wrapper_says_boundary_as_often_as_the_paper_does():
-    for shares in ([0.5, 0.5], [0.9, 0.1], [0.25] * 4, [0.4, 0.3, 0.3], [1.0, 0.0]):
-        law = _law(BoundaryWrapper(_finite(1.0, len(shares))), shares)
-        pi = 1 - max(shares)
-        assert law.get(BOUNDARY, 0.0) == pytest.approx(min(1 / 3, pi / (1 + pi)), abs=1e-15)
-        for i, share in enumerate(shares):
-            kept = 1 - law.get(BOUNDARY, 0.0)
-            assert law.get(f"outcome {i}", 0.0) == pytest.approx(share * kept, abs=1e-15)
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)

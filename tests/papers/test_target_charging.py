@@ -171,17 +171,6 @@ def test_a_computation_cannot_ask_the_charging_that_runs_it():
     assert limit.used == 1
 
 
-def test_multi_target_charging_goes_on_until_the_last_counter_is_full():
-    limits = [HitLimit(2, epsilon=0.5) for _ in range(2)]
-    charging = TargetCharging(None, *limits)
-    computation, targets = Scripted([1, 1, 1, 1, 0, 1, 0, 1]), [NotPrior(0), NotPrior(1)]
-    assert [charging.ask(computation, *targets) for _ in range(7)] == [1, 1, 1, 1, 0, 1, 0]
-    assert [limit.used for limit in limits] == [2, 2], "a full counter is not charged further"
-    with pytest.raises(Halted):
-        charging.ask(computation, *targets)
-    assert computation.runs == 7
-
-
 def test_a_limit_that_once_refused_cannot_vouch_for_what_follows():
     class Refuses(HitLimit):
         def admits(self, epsilon, target_probability, hits=1):

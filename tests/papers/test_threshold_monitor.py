@@ -8,7 +8,6 @@ import math
 import random
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, probability
@@ -16,7 +15,7 @@ from dp_transforms.core.hit_noise import Release
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import SecretNoise
 from dp_transforms.papers.query import LinearQuery
-from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
+from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 from tests.helpers.scripted import Given
 
 SMALL = {"wide_epsilon": 0.2, "narrow_epsilon": 0.6, "cap": 3}  # noise that proves nothing
@@ -104,38 +103,6 @@ def test_individual_charging_does_what_is_printed(zone, grid):
     assert len(found) == (2 if zone is None else 3)
     assert [bool(active) for active in stream.active()] == [paid < 3 for paid in plain.counters.values()]
     assert not stream.active().all()
-
-
-def test_a_user_pays_until_the_limit_and_is_removed_for_ever():
-    counters = UserCounters(3, limit=4)
-    for _ in range(3):
-        counters.charge(np.array([3, 1, 0]))
-    assert counters.paid().tolist() == [6, 3, 0], "the last payment may pass the limit; then there is none"
-    assert counters.active().tolist() == [False, True, True]
-
-
-def test_questions_that_do_not_fit_are_refused_and_cost_nothing():
-    monitor = ThresholdMonitorEvolving(2, hits=1, threshold=1, **SMALL)
-    stream = IndividualCharging(2, hits=1, epsilon_per_query=1.0)
-    for query in (LinearQuery([1]), LinearQuery([1, 1], grid=2)):
-        with pytest.raises(ValueError, match="the query must have"):
-            monitor.ask(query)
-        with pytest.raises(ValueError, match="the query must have"):
-            stream.ask(query, 1)
-    with pytest.raises(ValueError, match="a threshold must"):
-        stream.ask(LinearQuery([1, 1]), math.nan)
-    assert monitor.active().all()
-    assert stream.active().all()
-
-
-def test_without_a_source_noise_is_secret():
-    """Two of them agree on 40 coin flips with probability below 1e-10."""
-
-    def flips():
-        monitor = ThresholdMonitorEvolving(1, hits=1, threshold=0, **SMALL)
-        return [monitor.ask(LinearQuery([0])) for _ in range(40)]
-
-    assert flips() != flips()
 
 
 @pytest.mark.parametrize("grid", [1, 3, 7, 1024, 999_983])
