@@ -3,7 +3,6 @@ fault is found. Nothing here is random."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -42,59 +41,32 @@ def _actions(settings: TrialPlan) -> list[Action]:
     return [*actions, Action(threshold - 1, 3), Action(threshold + zone - 1, 2), Action(threshold + far // 4, 5)]
 
 
-def _epsilons(settings: TrialPlan) -> list[float]:
-    """From 0 on in steps of half an epsilon_per_query: claims from 0.2 down to 1e-7."""
-    return [settings.hits.epsilon_per_query / 2 * index for index in range(49)]
-
-
 @functools.cache
-def _kernel_of(mode: str, epsilon: float, hits: int) -> tuple[TrialPlan, list[Action], Kernel]:
+def _kernel_of(mode: str, epsilon: float, hits: int) -> tuple[TrialPlan, Kernel]:
     settings = _settings(mode, epsilon, hits)
-    actions = _actions(settings)
-    return settings, actions, extract_kernel(settings, actions)
+    return settings, extract_kernel(settings, _actions(settings))
 
 
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """Attained delta over claimed delta, over both directions and the whole grid of epsilon."""
-
-    largest_ratio: float
-    excess: float
-
-
-def _check(claimed: TrialPlan, kernel: Kernel) -> dict[bool, Verdict]:
-    verdicts = {}
-    for adds_target in (True, False):
-        curve = best_adversary(
-            kernel,
-            step=claimed.hits.epsilon_per_query / STEPS_PER_EPSILON,
-            rounds=ROUNDS,
-            epsilons=_epsilons(claimed),
-            adds_target=adds_target,
-        )
-        claims = np.array(
-            [
-                charging_game_delta(
-                    claimed.hits.epsilon_per_query, target_probability(claimed), claimed.hits_per_user, float(epsilon)
-                )
-                for epsilon in curve.epsilons
-            ]
-        )
-        verdicts[adds_target] = Verdict(
-            float((curve.deltas / claims).max()), float((curve.deltas - claims * (1 + 1e-12)).max())
-        )
-    return verdicts
+def _ratios(claimed: TrialPlan, kernel: Kernel) -> list[float]:
+    """Attained delta over claimed delta, at the worst epsilon: of the run with the user against that without, and
+    reversed."""
+    each, q = claimed.hits.epsilon_per_query, target_probability(claimed)
+    epsilons = [each / 2 * index for index in range(49)]  # claims from 0.2 down to 1e-7
+    claims = np.array([charging_game_delta(each, q, claimed.hits_per_user, epsilon) for epsilon in epsilons])
+    curves = [
+        best_adversary(kernel, step=each / STEPS_PER_EPSILON, rounds=ROUNDS, epsilons=epsilons, adds_target=adds_target)
+        for adds_target in (True, False)
+    ]
+    return [float((curve.deltas / claims).max()) for curve in curves]
 
 
 @each_case
 def test_no_adaptive_adversary_exceeds_the_claim(mode: str, epsilon: float, hits: int) -> None:
-    settings, _, kernel = _kernel_of(mode, epsilon, hits)
-    verdicts = _check(settings, kernel)
-    for adds_target, verdict in verdicts.items():
-        assert verdict.excess <= 0, f"adds_target={adds_target}: delta exceeds the claim by {verdict.excess:.3g}"
-    # The test is not vacuous: a good part of the claim is attained, in both directions.
-    fair = 0.9 if mode == "hits" else 0.7
-    assert min(verdict.largest_ratio for verdict in verdicts.values()) >= fair
+    """It attains a good part of the claim, in both directions."""
+    settings, kernel = _kernel_of(mode, epsilon, hits)
+    ratios = _ratios(settings, kernel)
+    assert max(ratios) <= 1 + 1e-12
+    assert min(ratios) >= (0.9 if mode == "hits" else 0.7)
 
 
 @each_case
@@ -123,9 +95,6 @@ def test_kernel_is_one_query_of_a_charged_mechanism(mode: str, epsilon: float, h
     ],
 )
 def test_a_hit_more_and_half_the_noise_are_found(mode: str, fault: dict[str, Any]) -> None:
-    """Faults in the code are in tests/planted.toml."""
     claimed = _settings(mode, 0.25, 1)
     actions = [action for action in _actions(claimed) if not action.excluded_others]
-    verdicts = _check(claimed, extract_kernel(changed(claimed, **fault), actions))
-    assert max(verdict.excess for verdict in verdicts.values()) > 1e-9
-    assert max(verdict.largest_ratio for verdict in verdicts.values()) > 1.1
+    assert max(_ratios(claimed, extract_kernel(changed(claimed, **fault), actions))) > 1.1

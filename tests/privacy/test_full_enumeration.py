@@ -35,9 +35,7 @@ def fresh(counts: Sequence[int]) -> list[Round]:
 # Which windows x' is in; counts of the others around the threshold 4 and the upper edge 6 of the zone.
 SEQUENCES: dict[str, list[Round]] = {
     "one below the threshold": fresh([3] * 5),
-    "at the threshold": fresh([4] * 5),
     "one below the upper edge": fresh([5] * 5),
-    "both edges in turn": fresh([3, 5, 3, 5, 3]),
     "from far above to far below": fresh([7, 6, 5, 4, 3]),
     "x' leaves and comes back": [
         Round.single(played.others[0], held=window % 3 != 1) for window, played in enumerate(fresh([3, 4, 5, 3, 4, 5]))
@@ -130,13 +128,11 @@ def test_enumeration_finds_halved_noise() -> None:
         assert _excess(claimed, SEQUENCES["one below the threshold"], real=real)[0] > 0.01
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Open domain
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Items that one user alone holds
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize(("epsilon", "threshold"), [(0.25, 12), (1.0, 5), (0.5, 1), (0.5, 2)])
+@pytest.mark.parametrize(("epsilon", "threshold"), [(0.25, 12), (0.5, 1), (0.5, 2)])
 def test_an_item_of_one_user_is_published_with_the_probability_of_the_tail(
     mode: str, epsilon: float, threshold: int
 ) -> None:
