@@ -19,11 +19,6 @@ QUICK = str(pathlib.Path(__file__).parents[1] / "data" / "quick.properties")
 class KafkaServer(kafka_server.KafkaServer):
     """It can be killed, and be given records. Topics and records can be taken away, and transactions given up."""
 
-    @property
-    def data(self) -> pathlib.Path:
-        """Where the broker keeps its records."""
-        return self._data
-
     def kill(self) -> None:
         """SIGKILL, as in a crash."""
         if self._process is not None:
@@ -60,16 +55,6 @@ class KafkaServer(kafka_server.KafkaServer):
             producer.produce(topic, value, key=next(keys) if keys else None, partition=partition, **more)
         if left := producer.flush(CALL_SECONDS):
             raise EngineError(f"the broker did not take {left} records in {CALL_SECONDS:g} s.")
-
-    def alter_topic(self, name: str, settings: dict[str, str]) -> None:
-        from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
-        entries = [
-            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        admin = self.admin()
-        admin.incremental_alter_configs([resource])[resource].result(timeout=CALL_SECONDS)
 
     def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
         """What retention does: the partition begins at ``before_offset`` from now on."""

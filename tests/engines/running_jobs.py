@@ -63,7 +63,7 @@ class Run:
         """They are the oracle's. A second answer for a window would have been refused: the job fails by it for ever."""
         header, reports, ended = self.sink.read(RUN_ID)
         assert header == self.case.header
-        assert plain_reports(reports) == plain_reports(self.case.expected.reports)
+        assert plain_reports(reports) == plain_reports(self.case.expected)
         assert ended == RunEnded(STREAM, self.case.plan.schedule.horizon, len(reports))
 
 

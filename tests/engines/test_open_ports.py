@@ -7,29 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 import time
 
 import pytest
 
-from dp_transforms.reports.report_folder import ReportFolder
 from examples.engines import flink
 from tests.engines import needs
 from tests.engines.listening import (
-    Socket,
-    end_all,
     listening,
-    looked_at,
     outer_addresses,
     run_and_listen,
     start_worker_reaches,
     started,
 )
-from tests.engines.running_jobs import running
-from tests.engines.stream_case import history_case
-from tests.helpers.small_runs import RUN_ID, key_file
+from tests.helpers.small_runs import key_file
 
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
 PLAN = ["--window", "1h", "--epsilon", "8", "--delta", "1e-6", "--charge", "hits", "--time-format", "s"]
@@ -53,75 +44,29 @@ def stream(*more: str):
     return [*words, *PLAN, *(more or [*RANGE, *HISTORY])]
 
 
-def test_a_stream_in_process_listens_on_nothing(folder):
-    run = run_and_listen(stream(), folder)
-    assert run.code == 0, run.err
-    _, reports, ended = ReportFolder(str(folder / "reports")).read()
-    assert [report.heavy_hitters[0].item for report in reports] == ["news"]
-    assert ended is not None
-    assert run.sockets == set()
+REPLAY = ["replay", "logs", "--output", "report.jsonl", "--noise-key-file", "noise.key", *PLAN, *RANGE]
 
 
-def test_a_replay_listens_on_nothing(folder):
-    words = ["replay", "logs", "--output", "report.jsonl", "--noise-key-file", "noise.key", *PLAN, *RANGE]
+@pytest.mark.parametrize("words", [REPLAY, stream()], ids=["replay", "stream"])
+def test_a_run_in_process_listens_on_nothing(folder, words):
     run = run_and_listen(words, folder)
     assert run.code == 0, run.err
     assert run.sockets == set()
 
 
 def test_the_looks_find_a_socket_of_all_addresses(tmp_path):
-    """The twin that must fail: a grandchild that listens for a moment is seen, in both families."""
-    code = "import socket, time; s = socket.create_server(('{}', 0), family=socket.{}); time.sleep(60)"
-    for host, family in (("0.0.0.0", "AF_INET"), ("::", "AF_INET6")):
-        if family == "AF_INET6" and not socket.has_ipv6:
-            continue
-        process = subprocess.Popen(["sh", "-c", f'"{sys.executable}" -c "{code.format(host, family)}" & wait'])
-        try:
-            deadline = time.monotonic() + 60
-            with looked_at(process.pid) as found:
-                while not found and time.monotonic() < deadline:
-                    time.sleep(0.01)
-            (one,) = found
-            assert one.host == host
-            assert not one.is_of_loopback
-        finally:
-            end_all(process)
-    assert Socket("java", "::ffff:127.0.0.1", 1).is_of_loopback
-    assert Socket("java", "::1", 1).is_of_loopback
-    assert not Socket("java", "::ffff:10.0.0.1", 1).is_of_loopback
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key_path):
-    """Job manager, task manager, job server, pool and broker; task managers get the class that does it with the job."""
-    seen: set[Socket] = set()
-    with running(kafka, cluster, key_path, history_case(), seconds=6) as run:
-        deadline = time.monotonic() + 240
-        while run.sink.read(RUN_ID)[2] is None:
-            assert time.monotonic() < deadline
-            seen |= listening(os.getpid())
-            time.sleep(0.05)
-    assert {one for one in seen if not one.is_of_loopback} == set()
-    print(f"a cluster, its job server, a pool and a broker: {len({one.port for one in seen})} ports")
-    assert len({one.port for one in seen}) >= 12
+    """Else the tests of sockets would show nothing."""
+    code = "import socket, time; s = socket.create_server(('0.0.0.0', 0)); time.sleep(1)"
+    run = run_and_listen([], tmp_path, ["-c", code])
+    assert [one.host for one in run.beyond_loopback] == ["0.0.0.0"]
 
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
 @needs("prism")
 def test_no_stranger_gives_the_process_with_the_key_a_worker(folder):
     """Tried at every port of a stream that goes on. By the loopback address one obeys, or this would show nothing."""
-    words = stream(
-        "--runner=PrismRunner",
-        "--start",
-        "2020-01-01",
-        "--end",
-        "2020-02-01",
-        "--clock",
-        "event",
-        "--idle-timeout",
-        "1h",
-    )
+    range_ = ("--start", "2020-01-01", "--end", "2020-02-01")
+    words = stream("--runner=PrismRunner", *range_, "--clock", "event", "--idle-timeout", "1h")
     with started(words, folder) as process:
         deadline = time.monotonic() + 300
         while len(pools := {one.port for one in listening(process.pid) if "prism" not in one.program}) < 1:

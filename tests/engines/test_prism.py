@@ -1,7 +1,6 @@
 """Prism: what it must do with keyed state; and `DirectRunner` with the Prism of `make engines`: no download, and the
 reports of the FnApiRunner."""
 
-import collections
 import time
 
 import apache_beam as beam
@@ -10,7 +9,6 @@ import pytest
 from apache_beam.coders import VarIntCoder
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms.periodicsequence import PeriodicSequence
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from dp_transforms.beam.on_loopback import listen_on_loopback
@@ -19,8 +17,7 @@ from tests.engines import needs
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.no_network import no_network
-from tests.helpers.small_runs import MICROS, SECRET, ordered_log, settings_of, small_plan
-from tests.reference.hits import oracle_reports
+from tests.helpers.small_runs import ordered_log, small_plan
 
 # The threads of a worker end with an error when their engine goes away.
 pytestmark = [needs("prism"), pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")]
@@ -53,27 +50,6 @@ def test_a_fresh_key_stays_in_this_process(key_path):
     """The workers of DirectRunner's Prism are threads of it."""
     plan = small_plan(mode="hits", hits_per_user=2)
     assert on_prism(pairs_source(ordered_log(plan, 6)), plan, None)
-
-
-def test_unbounded_input(key_path):
-    """A source whose watermark closes the windows."""
-    plan = small_plan(mode="hits", hits_per_user=2)
-    low, high = plan.schedule.start_seconds, plan.schedule.end_seconds
-    by_second = collections.defaultdict(set)
-    for user, item, micros in ordered_log(plan, 6):
-        by_second[micros // MICROS].add((user, item))
-    log = [(*pair, second * MICROS) for second in range(low, high) for pair in by_second[second]]
-
-    def source(pipeline):
-        seconds = pipeline | beam.Create([(low, high + 1, 1)], reshuffle=False) | PeriodicSequence()
-        pairs = seconds | beam.FlatMap(lambda second: sorted(by_second[int(second)]))
-        pairs.element_type = tuple[str, str]
-        assert not pairs.is_bounded
-        return pairs
-
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert expected
-    assert on_prism(source, plan, key_path) == expected
 
 
 class CountSlowly(beam.DoFn):

@@ -31,38 +31,31 @@ def program(name: str) -> list[str]:
     return [str(ROOT / "pipelines" / f"{name}.py")]
 
 
+def command(words: list[str], folder: pathlib.Path) -> list[str]:
+    """The words of `shh` for those of a program."""
+    if "--log" in words:
+        at = words.index("--log")
+        return ["replay", words[at + 1], *words[:at], *words[at + 2 :]]
+    (folder / "stop").unlink()
+    at = words.index("--stop-file")
+    return ["stream", *words[:at], "--once", *words[at + 2 :]]
+
+
 @pytest.mark.parametrize("name", [REPLAY, STREAM])
-@pytest.mark.parametrize("engine", [on("prism"), on("flink")])
-def test_the_command_of_the_page_gives_the_answers_of_the_library(engine, name, tmp_path):
+@pytest.mark.parametrize(
+    ("engine", "by_command"), [on("prism", False), on("flink", True), on("flink", False, is_long=True)]
+)
+def test_the_words_of_the_page_give_the_answers_of_the_library(engine, by_command, name, tmp_path):
     make_folder(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
-    run = run_and_listen(words_on_page(engine, name), tmp_path, program(name))
+    words = words_on_page(engine, name)
+    if by_command:
+        run = run_and_listen(command(words, tmp_path), tmp_path)
+    else:
+        run = run_and_listen(words, tmp_path, program(name))
     assert run.code == 0, run.err[-4000:]
     made = {path.name for path in tmp_path.iterdir()} - before
     assert made == {"err", "report.avro" if name == REPLAY else "reports"}, "a draft is left"
-    assert_answers(name, tmp_path)
-    assert run.beyond_loopback == set()
-    assert len(run.ports) >= FEWEST_PORTS[engine]
-
-
-@pytest.mark.parametrize("name", [REPLAY, STREAM])
-@pytest.mark.parametrize("engine", [on("prism"), on("flink")])
-def test_the_command_gives_the_same_with_the_same_options(engine, name, tmp_path):
-    make_folder(tmp_path)
-    words = words_on_page(engine, name)
-    if name == REPLAY:
-        words = [
-            "replay",
-            words[words.index("--log") + 1],
-            *words[: words.index("--log")],
-            *words[words.index("--log") + 2 :],
-        ]
-    else:
-        words = ["stream", *words]
-        (tmp_path / "stop").unlink()
-        words[words.index("--stop-file") : words.index("--stop-file") + 2] = ["--once"]
-    run = run_and_listen(words, tmp_path)
-    assert run.code == 0, run.err[-4000:]
     assert_answers(name, tmp_path)
     assert run.beyond_loopback == set()
     assert len(run.ports) >= FEWEST_PORTS[engine]
