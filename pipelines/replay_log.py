@@ -55,7 +55,6 @@ def command(options: Options) -> None:
             stream=options.stream,
             public_items=options.public_items,
             output=options.output,
-            block_output=options.block_output,
             dead_letter=options.dead_letter,
             allow_empty=options.allow_empty,
         )

@@ -203,10 +203,7 @@ def test_the_fields_of_the_formats_are_all_there():
         return {name for row in fields.splitlines() for name in re.findall(r"`([a-z_.]+)`", row.partition(": ")[0])}
 
     plan = {"epsilon": 1.0}
-    assert (
-        listed("Fields of the header")
-        == json.loads(ReportHeader("run", "events", "", plan, of_blocks=True).to_json()).keys()
-    )
+    assert listed("Fields of the header") == json.loads(ReportHeader("run", "events", "", plan).to_json()).keys()
     assert listed("Fields of a record") == {
         *WindowReport._fields,
         *(f"heavy_hitters.{name}" for name in HeavyHitter._fields),

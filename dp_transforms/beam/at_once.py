@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.window import TimestampedValue
@@ -18,30 +18,23 @@ from dp_transforms.beam.assign_windows import KeyedCell, with_starts
 from dp_transforms.beam.workers import add_counts
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions
-from dp_transforms.core.planned_run import PlannedRun, RunPart
+from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, WorkerStep
-from dp_transforms.core.steps import RunStages, block_reports
+from dp_transforms.core.steps import RunStages
 from dp_transforms.core.window_report import WindowReport
 
 _Named = Sequence[tuple[KeyedCell, bytes]] | None  # in earlier rounds
 
 
-class Released(NamedTuple):
-    """reports: of `WindowReport`. blocks: reports of blocks, where they are asked for."""
-
-    reports: beam.PCollection
-    blocks: beam.PCollection | None
-
-
 class ReleaseAtOnce(beam.PTransform):
-    """``(KeyedCell, packed Contributions)`` under the stream of the run -> `Released`, where users pay for
-    contributions; bounded input only. with_blocks: of a plan with rounds, also reports of its blocks."""
+    """``(KeyedCell, packed Contributions)`` under the stream of the run -> `WindowReport`, where users pay
+    for contributions; bounded input only."""
 
-    def __init__(self, stages: RunStages, noise_key: beam.Secret, cuts: Partitioning, *, with_blocks: bool) -> None:
+    def __init__(self, stages: RunStages, noise_key: beam.Secret, cuts: Partitioning) -> None:
         super().__init__()
-        self._stages, self._noise_key, self._cuts, self._with_blocks = stages, noise_key, cuts, with_blocks
+        self._stages, self._noise_key, self._cuts = stages, noise_key, cuts
 
-    def expand(self, packed: beam.PCollection) -> Released:
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
         """Users and items of a later round get what the rounds before it named, in blocks and in windows. So each round
         is over before the next one begins, and a step that is repeated sees the same names."""
         key, cut, run = self._noise_key, self._cuts.users, self._stages.users.run
@@ -50,7 +43,7 @@ class ReleaseAtOnce(beam.PTransform):
             merged = users | "MergeContributions" >> run_step(MergeContributions(), key)
             users = merged | "GroupMerged" >> beam.GroupByKey()
         named: list[beam.PCollection] = []
-        blocks, rounds = None, list(self._stages.in_rounds())
+        rounds = list(self._stages.in_rounds())
         for number, (name, of_users, of_items) in enumerate(rounds, 1):
             # What the last round names goes to its windows; each step of the next one reads all that a round names.
             to = self._cuts.windows if number == len(rounds) else cut
@@ -60,25 +53,14 @@ class ReleaseAtOnce(beam.PTransform):
             items = sums | f"GroupItems{name}" >> beam.GroupByKey()
             find = AtOnceStep(of_items, cut, Sharding(to.windows_per_range, 1))
             found = items | f"Items{name}" >> run_step(find, key, named)
-            if number == 1 and self._with_blocks:
-                blocks = _as_reports(found, "Blocks", run, of_blocks=True)
             named = [*named[:1], found]
-        return Released(_as_reports(found, "Windows", run, of_blocks=False), blocks)
+        report = beam.FlatMap(_reports, run).with_output_types(WindowReport)
+        return found | "GroupWindows" >> beam.GroupByKey() | "Windows" >> report
 
 
-def _as_reports(found: beam.PCollection, name: str, run: PlannedRun, *, of_blocks: bool) -> beam.PCollection:
-    report = beam.FlatMap(_reports, run, of_blocks).with_output_types(WindowReport)
-    return found | f"Group{name}" >> beam.GroupByKey() | name >> report
-
-
-def _reports(group: tuple[KeyedCell, Iterable[bytes]], run: PlannedRun, of_blocks: bool) -> Iterator[TimestampedValue]:
+def _reports(group: tuple[KeyedCell, Iterable[bytes]], run: PlannedRun) -> Iterator[TimestampedValue]:
     """At the maximal timestamp of their windows."""
-    named = NamedItems.of_messages(group[1])
-    if of_blocks:
-        reports = block_reports(run, RunPart.whole(run.plan.schedule), named)
-    else:
-        reports = named.window_reports(run.plan, run.stream)
-    for _, report in reports:
+    for _, report in NamedItems.of_messages(group[1]).window_reports(run.plan, run.stream):
         yield TimestampedValue[WindowReport](report, Timestamp(micros=report.window_end - 1))
 
 

@@ -52,14 +52,10 @@ def build_replay(pipeline: beam.Pipeline, job: ReplayJob) -> None:
         stream=job.stream,
         public_items=job.public_items,
         shards=_shards(job, parallelism),
-        with_blocks=job.block_output is not None,
     )
-    outputs = {"Report": (heavy.reports, job.output), "Blocks": (heavy.blocks, job.block_output)}
-    for name, (reports, output) in outputs.items():
-        if output is not None:
-            header = ReportHeader.of_plan(job.plan, job.run_id, job.stream, of_blocks=name == "Blocks")
-            write = WriteReports(output, header, allow_empty=job.allow_empty)
-            _ = (reports, batches, unread) | f"Write{name}" >> write
+    header = ReportHeader.of_plan(job.plan, job.run_id, job.stream)
+    write = WriteReports(job.output, header, allow_empty=job.allow_empty)
+    _ = (heavy.reports, batches, unread) | "WriteReport" >> write
     if job.dead_letter is not None:
         _ = unread | "WriteRejected" >> WriteRejected(job.dead_letter)
 

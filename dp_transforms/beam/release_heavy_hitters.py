@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
 
 from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing
-from dp_transforms.beam.at_once import ReleaseAtOnce, Released
+from dp_transforms.beam.at_once import ReleaseAtOnce
 from dp_transforms.beam.in_order import ReleaseStagesInOrder, counted_by_watermark
 from dp_transforms.beam.read_events import CollectEvents, Getter
 from dp_transforms.beam.runner_options import keep_bundles_whole
@@ -31,12 +31,11 @@ class ReleaseOutput(NamedTuple):
     reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in
         the GlobalWindow. They have no order, as in every PCollection. In which one an engine gives them may depend on
         data that are not released, so do not publish it: sort what you write, as `WriteReports` does. rejected:
-        PCollection of `RejectedEvents`, for the operator alone. blocks: the same as reports of blocks, if asked for.
+        PCollection of `RejectedEvents`, for the operator alone.
     """
 
     reports: beam.PCollection
     rejected: beam.PCollection
-    blocks: beam.PCollection | None = None
 
 
 class ShiftingHeavyHitters(beam.PTransform):
@@ -67,7 +66,6 @@ class ShiftingHeavyHitters(beam.PTransform):
     public_items: of a plan with public items, these: the path of their file, which every worker must be able to read,
         or `PublicItems` of at most 5 MB, which travel in the job graph. Events with other items are left out
         and counted.
-    with_blocks: also report what is held by many in the blocks of a plan with rounds, such as days, at no further cost.
 
     The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, "Which events of a
     stream are in time").
@@ -94,7 +92,6 @@ class ShiftingHeavyHitters(beam.PTransform):
         public_items: PublicItems | str | os.PathLike[str] | None = None,
         time: str | Getter | None = None,
         time_unit: str | None = None,
-        with_blocks: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(plan, Plan):
@@ -106,9 +103,7 @@ class ShiftingHeavyHitters(beam.PTransform):
             check_window(window, plan.schedule)
         self._collect = CollectEvents(user, item, time, time_unit)
         check_names(stream=stream, run_id=run_id)
-        if with_blocks:
-            _ = plan.paid_rounds  # raises without rounds
-        self._plan, self._noise_key, self._shards, self._with_blocks = plan, noise_key, shards, with_blocks
+        self._plan, self._noise_key, self._shards = plan, noise_key, shards
         self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._run_id, self._stream = run_id, stream
 
@@ -121,31 +116,29 @@ class ShiftingHeavyHitters(beam.PTransform):
         run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
         batches, rejected = events | "CollectEvents" >> self._collect
         if self._plan.hits is not None:
-            released = self._by_hits(batches, run, noise_key)
+            reports = self._by_hits(batches, run, noise_key)
         elif events.is_bounded:
-            released = self._at_once(batches, run, noise_key)
+            reports = self._at_once(batches, run, noise_key)
         else:
-            released = self._in_order(batches, run, noise_key)
-        return ReleaseOutput(released.reports, rejected, released.blocks)
+            reports = self._in_order(batches, run, noise_key)
+        return ReleaseOutput(reports, rejected)
 
-    def _by_hits(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+    def _by_hits(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> beam.PCollection:
         """`ThresholdMonitorEvolving` under one key, the stream of the run."""
         cut = MonitorContributions.cut(run.plan.schedule, self._shards, is_bounded=batches.is_bounded)
         packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cut, self._public_items)
         monitor = MonitorContributions(run, noise_key, cut, public_items=self._public_items, keys=(run.stream,))
-        return Released(
-            packed | "Release" >> monitor | "Reports" >> beam.Values().with_output_types(WindowReport), None
-        )
+        return packed | "Release" >> monitor | "Reports" >> beam.Values().with_output_types(WindowReport)
 
-    def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+    def _at_once(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> beam.PCollection:
         cuts = Partitioning.of(run.plan.schedule, pays_tests=True, shards=self._shards)
         packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cuts.users, self._public_items)
         stages = stages_of(run, self._public_items, is_replay=True)
-        return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts, with_blocks=self._with_blocks)  # type: ignore[no-any-return]
+        return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts)  # type: ignore[no-any-return]
 
-    def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> Released:
+    def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> beam.PCollection:
         cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._public_items)
         packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cut, self._public_items)
         messages = packed | "ByWatermark" >> counted_by_watermark(run.plan.schedule, cut, run.stream)
         release = ReleaseStagesInOrder(stages, noise_key, cut.shards, senders=1)
-        return Released((messages | "Release" >> release).reports, None)
+        return (messages | "Release" >> release).reports

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplayJob:
-    """A log, and the files of its report. Fields: as in `ShiftingHeavyHitters` and `WriteReports`; output,
-    block_output, which is the report of blocks, and dead_letter are paths or URLs."""
+    """A log, and the files of its report. Fields: as in `ShiftingHeavyHitters` and `WriteReports`; output and
+    dead_letter are paths or URLs."""
 
     chunks: Sequence[LogChunk]
     fields: EventFields
@@ -26,6 +26,5 @@ class ReplayJob:
     output: str
     stream: str = "events"
     public_items: str | None = None
-    block_output: str | None = None
     dead_letter: str | None = None
     allow_empty: bool = False

@@ -83,10 +83,10 @@ def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: st
     items = {heavy_hitter.item for report in reports for heavy_hitter in report.heavy_hitters}
     lines = [
         f"Stream {shown_text(header.stream)}, run {shown_text(header.run_id)}: which items many users had,"
-        f" {header.unit} by {header.unit}.",
-        f"No {header.unit} has a heavy item."
+        " window by window.",
+        "No window has a heavy item."
         if not reports
-        else f"{named_in_words(len(items), len(reports), header.unit)}, between"
+        else f"{named_in_words(len(items), len(reports))}, between"
         f" {_utc(min(report.window_start for report in reports))} and"
         f" {_utc(max(report.window_end for report in reports))} (UTC).",
     ]
@@ -104,7 +104,7 @@ def _say_promise(plan: Plan | None, reports: Sequence[WindowReport], header: Rep
     if plan is not None:
         _say("What it finds, and what not", [in_a_sentence(plan), *([rounds_in_words(plan)] if plan.rounds else [])])
     of_what = "a report of this plan" if header is None else "this report"
-    _say(f"You may, with {of_what}", may_be_done(plan, of_blocks=header is not None and header.of_blocks))
+    _say(f"You may, with {of_what}", may_be_done(plan))
     _say("You must not conclude", must_not_be_concluded(plan))
     _say("What is not covered", not_covered(budget, plan))
 

@@ -59,20 +59,17 @@ from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
 
 _AS_GIVEN = (
-    *("output", "block_output", "dead_letter", "stream", "public_items", "allow_empty", "memory", "processes"),
-    "until",
+    *("output", "dead_letter", "stream", "public_items", "allow_empty", "memory", "processes", "until"),
 )  # of the options: what a request has under the same name
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
 _STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
 _MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
-_BLOCKS = "With rounds: another report, of whole blocks such as days, at no further cost."
 _EMPTY = (
     "Publish a report also if no event is in the range, or most rows cannot be read. Give it where others see whether"
     " there is one."
 )
 _REPORT: dict[str, Any] = {"metavar": "FILE|URL", "help": "The report: .avro or .jsonl. It must not exist."}
-_BLOCK_OUTPUT = rare(["--block-output"], metavar="FILE|URL", help=_BLOCKS)
 _DEAD_LETTER = option(["--dead-letter"], metavar="FILE|URL", help="List of rows that cannot be read.")
 _ALLOW_EMPTY = rare(["--allow-empty"], is_flag=True, help=_EMPTY)
 PROGRAM = [
@@ -80,13 +77,12 @@ PROGRAM = [
         ["--log", "logs"], multiple=True, required=True, metavar="FILE|URL", help="File, folder or glob; or several."
     ),
     option(["--output"], required=True, **_REPORT),
-    _BLOCK_OUTPUT,
     _DEAD_LETTER,
     _ALLOW_EMPTY,
     *OF_PROGRAMS,
 ]
 """The options of pipelines/replay_log.py."""
-_WRITTEN = ("output", "block_output", "dead_letter")
+_WRITTEN = ("output", "dead_letter")
 WORKERS_FILES = ("logs", *_WRITTEN, "public_items", "noise_key_file")  # options that name what workers must see
 _BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
@@ -118,7 +114,6 @@ def _memory_size(text: str) -> int:
         rare(["--state"], metavar="FILE", help=_STATE),
         rare(["--until"], type=UTC_TIME, help="With --state: the end of this part. Default: --end."),
         option(["--output"], **_REPORT),
-        _BLOCK_OUTPUT,
         STREAM_NAME,
         option(["--html"], metavar="FILE.html", help="Also the page of `shh show --html`."),
         TITLES,
@@ -236,8 +231,6 @@ def _request(options: Options, account: RunAccount) -> ReplayRequest:
     fields = fields_of(options)
     if plan.contributions is not None and options.plan_file is None:
         tell(why(plan, use))
-    if options.block_output and plan.rounds is None:
-        raise UserError("--block-output needs a plan with rounds, and this one has none. Leave it out.")
     if not is_part or not os.path.lexists(options.state):
         # A state is of a run that has paid, or is refused.
         account.check_fits(plan, options.stream, run_id)
@@ -256,8 +249,7 @@ def _request(options: Options, account: RunAccount) -> ReplayRequest:
 def check_files(options: Options, state: str | None = None, *, are_written: bool = True) -> None:
     """Raises UserError for files of an unknown kind and for two of one name; are_written: and for one that could not be
     written, over no other."""
-    for output in filter(None, (options.output, options.block_output)):
-        report_format(output)
+    report_format(options.output)
     named: dict[str, str] = {}
     files = {"--state": state, **{flag(name): getattr(options, name) for name in (*_WRITTEN, "noise_key_file")}}
     for its_flag, path in files.items():
@@ -320,5 +312,3 @@ def _print_report(request: ReplayRequest, zone: str | None, titles: Mapping[str,
         click.echo(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
     see = f"see all with: shh show {request.output}"
     click.echo(f"{counted(total, 'window')} with heavy items: {request.output}; {see}")
-    if request.block_output is not None:
-        click.echo(f"Of blocks: {request.block_output}; see it with: shh show {request.block_output}")

@@ -198,26 +198,15 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
             return drafts.enter_context(output_draft_file(output)) if output else ""
 
         drawn = drafts.enter_context(part.draft()) if part else None
-        report, of_blocks = (
-            str(file_in(drawn, name, output)) if drawn and output else draft(output)
-            for name, output in (("report", request.output), ("blocks", request.block_output))
-        )
+        report = str(report_in(drawn, request.output)) if drawn else draft(request.output)
         rejected = draft(request.dead_letter)
         with errors_in_one_line("nothing was published"):
             key = _noise_key(request, part)
             made = _replay(request, part, key)
             with faults_of_steps():  # a library that writes may say what it writes
-                for path, name, reports in (
-                    (report, request.output, made.reports),
-                    (of_blocks, request.block_output, made.blocks),
-                ):
-                    if path:
-                        is_of_blocks = path == of_blocks
-                        header = ReportHeader.of_plan(
-                            request.plan, request.run_id, request.stream, of_blocks=is_of_blocks
-                        )
-                        content = report_file_bytes(header, reports, report_format(path))
-                        replace_whole(path, operator.methodcaller("write", content), shown_name=name)
+                header = ReportHeader.of_plan(request.plan, request.run_id, request.stream)
+                content = report_file_bytes(header, made.reports, report_format(report))
+                replace_whole(report, operator.methodcaller("write", content), shown_name=request.output)
                 if rejected:
                     packed = map(pack_rejected, made.rejected)
                     write = functools.partial(write_rejected_lines, packed=packed)
@@ -242,13 +231,13 @@ def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplayS
         if part:
             part.publish(drawn)
         else:
-            _publish(request, report, of_blocks)
+            publish_output(report, request.output)
         return summary
 
 
-def file_in(folder: pathlib.Path, name: str, output: str) -> pathlib.Path:
-    """Where an output lies in a folder of drafts. Its ending says the format."""
-    return folder / f"{name}{pathlib.PurePath(output).suffix}"
+def report_in(folder: pathlib.Path, output: str) -> pathlib.Path:
+    """Where a report lies in a folder of drafts. Its ending says the format."""
+    return folder / f"report{pathlib.PurePath(output).suffix}"
 
 
 def _noise_key(request: ReplayRequest, part: StatePart | None) -> bytes:
@@ -266,28 +255,13 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
     )
     domain = PublicItemsSource.of_plan(request.public_items, plan)
     shards = shards_of_log(chunks, plan.schedule, fields, pays_tests=plan.contributions is not None)
-    with_blocks = request.block_output is not None
-    replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards, with_blocks=with_blocks)
+    replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards)
     is_verbose = logging.getLogger().isEnabledFor(logging.INFO)
     with (
         request.spread.workers(key, shows_faults=is_verbose) as workers,
         shown_progress(sum(chunk.bytes for chunk in chunks)) as progress,
     ):
         return replay.of_log(chunks, fields, workers, progress)
-
-
-def _publish(request: ReplayRequest, report: str, of_blocks: str) -> None:
-    if request.block_output is None:
-        publish_output(report, request.output)
-        return
-    publish_output(of_blocks, request.block_output)
-    try:
-        publish_output(report, request.output)
-    except UserError as error:
-        raise UserError(
-            f"{error} The report of blocks, {request.block_output}, is published, and valid: the run has spent its"
-            " budget. To run it again is a new run, which pays again."
-        ) from None
 
 
 def nothing_found(request: ReplayRequest, events: int, rejected: int) -> NothingFoundError:

@@ -7,9 +7,9 @@ was killed:
 1. `open_part`: the ledger reserves the part, with its input and its nonce. From here on these windows may be published
    from this input alone.
 2. `StatePart.taken`: the ledger has a start record. Then the pipeline draws, into a private folder beside the state.
-3. `StatePart.publish`: the folder, with reports and the sealed new state, gets the name ``.STATE.drawn``, and the
+3. `StatePart.publish`: the folder, with the report and the sealed new state, gets the name ``.STATE.drawn``, and the
    ledger knows the fingerprint of that state: from here on the report may be read, and the windows are drawn no more.
-4. The reports get their names, then the new state. The ledger finishes the part.
+4. The report gets its name, then the new state. The ledger finishes the part.
 
 Killed between 2 and 3, the same command draws again: noise is a function of the key, the run id, the nonce, the window,
 the item and who held it, so the same input gives the same bytes. Killed later, it only publishes, also by another
@@ -35,9 +35,9 @@ from dp_transforms.cli.replay_run import (
     ReplayRequest,
     ReplaySummary,
     check_range,
-    file_in,
     fingerprint_of_log,
     key_of,
+    report_in,
     run_replay,
 )
 from dp_transforms.cli.run_account import RunAccount, finish, tell_failure, tell_verdict
@@ -68,8 +68,6 @@ class StatePart:
         assert verdict.part is not None
         self.path, self.verdict, self.part, self.key_fingerprint = request.state, verdict, verdict.part, key
         self._request, self._ledger, self._population = request, ledger, population
-        outputs = {"blocks": request.block_output, "report": request.output}
-        self._outputs = {name: output for name, output in outputs.items() if output is not None}
         self._drawn = pathlib.Path(self.path).with_name(f".{pathlib.Path(self.path).name}.drawn")
         self._publishes = False
 
@@ -102,8 +100,8 @@ class StatePart:
             state = StateFile(self._drawn / "state")
         except StateError:
             return False
-        files = [file_in(self._drawn, name, output) for name, output in self._outputs.items()]
-        return state.fingerprint == self.part.state_after and all(map(os.path.exists, files))
+        report = report_in(self._drawn, self._request.output)
+        return state.fingerprint == self.part.state_after and report.exists()
 
     def check_begun(self) -> None:
         """Raises RunRefusedError for what another version of shh has begun and not drawn, and where the ledger does not
@@ -144,12 +142,12 @@ class StatePart:
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[pathlib.Path]:
-        """While the block runs, a private folder for what `publish` is given: ``state``, and reports by `file_in`."""
+        """While the block runs, a private folder for what `publish` is given: `state` and the report (`report_in`)."""
         with output_draft(self.path) as folder:
             yield folder.absolute()
 
     def publish(self, drawn: pathlib.Path | None = None) -> None:
-        """Gives the reports their names, then the new state. drawn: the folder of `draft` with all of it; None for what
+        """Gives the report its name, then the new state. drawn: the folder of `draft` with all of it; None for what
         a process of before has drawn. Raises UserError also if the noise key was exchanged, or the ledger cannot be
         told."""
         assert self._request.noise_key is not None
@@ -163,15 +161,14 @@ class StatePart:
                 sync_folder(self._drawn)
             self._ledger.publishing(self.verdict, StateFile(self._drawn / "state").fingerprint)
         self._publishes = True
-        for name, output in self._outputs.items():
-            finished = file_in(self._drawn, name, output)
-            if not self.has_published(output):
-                write_output(output, _copied_from(finished))
-            elif not _are_same_reports(finished, output):
-                raise UserError(
-                    f"{output} exists, and is not the report of this part. Move it away, and run the same command"
-                    " again."
-                )
+        output = self._request.output
+        finished = report_in(self._drawn, output)
+        if not self.has_published(output):
+            write_output(output, _copied_from(finished))
+        elif not _are_same_reports(finished, output):
+            raise UserError(
+                f"{output} exists, and is not the report of this part. Move it away, and run the same command again."
+            )
         with write_errors(self.path):
             os.replace(self._drawn / "state", self.path)
             sync_folder(self.path)
@@ -183,18 +180,11 @@ class StatePart:
         return self.resumes and is_taken(output)
 
     def find_done(self) -> None:
-        """Removes what a process left that was killed after it had published. Raises UserError for blocks that are not
-        there: they cannot be drawn again."""
-        for path in (self.path, *self._outputs.values()):
+        """Removes what a process left that was killed after it had published."""
+        for path in (self.path, self._request.output):
             if not is_remote(path):
                 remove_dead_drafts(pathlib.Path(path))
         shutil.rmtree(self._drawn, ignore_errors=True)
-        blocks = self._outputs.get("blocks")
-        if blocks is not None and not is_taken(blocks):
-            raise UserError(
-                f"{blocks} is not there, and cannot be had any more: this part is done. It was published without"
-                " it, or the file was moved since. Leave --block-output out."
-            )
 
     @property
     def words(self) -> str:
@@ -241,7 +231,6 @@ def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | Non
         if kind in (VerdictKind.NEW, VerdictKind.CONTINUES):
             check_output(request.output)
             check_output(request.dead_letter, "--dead-letter")
-            check_output(request.block_output, "--block-output")
         if account.ledger and kind == VerdictKind.NEW:
             check_range(request, is_part=True)
 

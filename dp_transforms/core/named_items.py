@@ -63,12 +63,8 @@ class NamedItems(WindowItems):
     def without_left_out(self) -> NamedItems:
         return self.select(self.levels >= 0)
 
-    def window_reports(
-        self, plan: Plan, stream: str, lasts: npt.NDArray[np.int64] | None = None
-    ) -> Iterator[tuple[int, WindowReport]]:
+    def window_reports(self, plan: Plan, stream: str) -> Iterator[tuple[int, WindowReport]]:
         """The report of each window with named items, in order, with the number of its window.
-
-        lasts: int64[n], of items in blocks: the last window of the block, which gives the number and the end.
 
         epsilon_spent is that of the whole run: public output does not say how much of a user budget is left.
         """
@@ -79,10 +75,8 @@ class NamedItems(WindowItems):
                 HeavyHitter(labels[item].as_py(), None, None, level, users)
                 for item, level, users in zip(*columns, strict=True)
             ]
-            window, last = (
-                int(windows[rows.start]) for windows in (self.windows, self.windows if lasts is None else lasts)
-            )
-            yield last, report_of_window(plan, stream, window, heavy_hitters, plan.epsilon, last)
+            window = int(self.windows[rows.start])
+            yield window, report_of_window(plan, stream, window, heavy_hitters, plan.epsilon)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

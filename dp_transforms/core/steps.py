@@ -26,14 +26,13 @@ from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
-from dp_transforms.core.planned_run import PlannedRun, RunPart
+from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import EmptyItems, PublicItemsSource
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
 from dp_transforms.core.stage import Counts, Messages, Span, Stage, Step
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.user_budgets import ENTRY_BYTES, UserBudgets
-from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
@@ -303,10 +302,3 @@ class NameRound(_RoundStep):
             already, columns = self._namer.size(already, columns, drawn, span.end - span.first)
         found = self._namer.name_in_windows(self.round, columns, names.candidates, span.shard, span.shards)
         return NamedItems.merge([already, found])
-
-
-def block_reports(run: PlannedRun, part: RunPart, named: NamedItems) -> Iterator[tuple[int, WindowReport]]:
-    """The report of each block, with the number of its last window, of what round 0 named in blocks. It costs nothing
-    more: the theorem has the names of round 0 among what is published (docs/guarantee.md, "Rounds")."""
-    ends = WindowBlocks.of(run.plan, part.first, part.end).ends(named.windows)
-    return named.window_reports(run.plan, run.stream, lasts=ends - 1)

@@ -92,13 +92,12 @@ def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
 
 
 def report_of_window(
-    plan: Plan, stream: str, window: int, found: Sequence[HeavyHitter], epsilon_spent: float, last: int | None = None
+    plan: Plan, stream: str, window: int, found: Sequence[HeavyHitter], epsilon_spent: float
 ) -> WindowReport:
-    """last: the last one of several windows that are reported together."""
     return WindowReport(
         stream=stream,
         window_start=plan.schedule.window_start_micros(window),
-        window_end=plan.schedule.window_end_micros(window if last is None else last),
+        window_end=plan.schedule.window_end_micros(window),
         heavy_hitters=sorted(found, key=release_order),
         epsilon_total=plan.epsilon,
         delta=plan.delta,

@@ -26,7 +26,7 @@ from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk, Work, WorkerStep
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
-from dp_transforms.core.steps import block_reports, stages_of
+from dp_transforms.core.steps import stages_of
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.local.pool import Blob, ThisProcess, faults_of_steps
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
@@ -49,11 +49,10 @@ class ReplayProgress:
 
 @dataclasses.dataclass
 class Replayed:
-    """What a replay has made. reports, blocks: of windows, and of the blocks of rounds, in order. rejected, counts: for
-    the operator. handed_over: what a part of a run hands to the next one, packed by `state_chunks.pack_chunk`."""
+    """What a replay has made. reports: in order. rejected, counts: for the operator. handed_over: what a part of
+    a run hands to the next one, packed by `state_chunks.pack_chunk`."""
 
     reports: list[WindowReport] = dataclasses.field(default_factory=list)
-    blocks: list[WindowReport] = dataclasses.field(default_factory=list)
     rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
     handed_over: list[bytes] = dataclasses.field(default_factory=list)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -98,8 +97,7 @@ class LocalReplay:
     one before it ended (`runs` and `cli` see to it).
 
     public_items: of a plan with public items. part: None for the whole run. shards: into how many parts users and items
-    are cut; None for a good number; results do not depend on it. with_blocks: of a plan with rounds, also reports of
-    its blocks, at no further cost.
+    are cut; None for a good number; results do not depend on it.
     """
 
     def __init__(
@@ -109,15 +107,12 @@ class LocalReplay:
         public_items: PublicItemsSource | None = None,
         part: RunPart | None = None,
         shards: int | None = None,
-        with_blocks: bool = False,
     ) -> None:
         plan = run.plan
         self._windows = part or RunPart.whole(plan.schedule)
         if not 0 <= self._windows.first < self._windows.end <= plan.schedule.horizon:
             raise ValueError(f"windows {self._windows.first} .. {self._windows.end - 1} are not windows of the plan.")
-        if with_blocks:
-            _ = plan.paid_rounds  # raises without rounds
-        self._run, self._public_items, self._part, self._with_blocks = run, public_items, part, with_blocks
+        self._run, self._public_items, self._part = run, public_items, part
         self._stages = stages_of(run, public_items, is_replay=part is None, is_part=part is not None)
         self._cuts = Partitioning.of(plan.schedule, pays_tests=plan.contributions is not None, shards=shards, part=part)
 
@@ -174,9 +169,6 @@ class LocalReplay:
                     sums.setdefault(key, [])
             to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
             found = self._step(AtOnceStep(of_items, cuts.users, to, part), sums, named)
-            if number == 1 and self._with_blocks:
-                blocks = block_reports(self._run, self._windows, self._named(found))
-                self._made.blocks = [report for _, report in blocks]
             named = [*named[:1], [blob for blobs in found.values() for blob in blobs]]
         return found
 
@@ -214,11 +206,8 @@ class LocalReplay:
         return [(number, shard) for number in ranges for shard in range(cut.shards)]
 
     def _reports(self, found: Groups) -> list[WindowReport]:
-        named = self._named(found)
+        named = NamedItems.of_messages(self._workers.get(blob) for key in sorted(found) for blob in found[key])
         return [report for _, report in named.window_reports(self._run.plan, self._run.stream)]
-
-    def _named(self, found: Groups) -> NamedItems:
-        return NamedItems.of_messages(self._workers.get(blob) for key in sorted(found) for blob in found[key])
 
     def _close_windows(self, found: Groups) -> list[WindowReport]:
         """Tests the candidates of all windows in order, and charges the users who hold a hit: what

@@ -103,7 +103,7 @@ class Report:
             rows.append(("", f"and {more:,} more", "", ""))
         times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
         kind = "latest" if busy == len(found) - 1 else "latest busy one"
-        which = f"The {kind} of {len(found):,} {self.header.unit}s with heavy items: {times}"
+        which = f"The {kind} of {len(found):,} windows with heavy items: {times}"
         return html_table(which, ("rank", "item", "users", "change"), rows) + promise
 
 

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 HEADER_KEY = "shh.header"
 HEADER_VERSION = 3
-BOTH_REPORTS = (
-    " This is the report of the blocks of windows of a run. It and the report of its windows are protected so together:"
-    " both cost this once."
-)
 MAX_HEADER_BYTES = 1 << 20
 # Of one report, in every format; a heavy hitter of 5 bytes of Avro becomes about 400 when it is decoded.
 MAX_HEAVY_HITTERS = 1 << 18
@@ -54,25 +50,17 @@ class ReportHeader:
     run_id, stream: names of the run and of the stream.
     guarantee: the differential-privacy guarantee as one sentence.
     plan: the Plan as a JSON object.
-    of_blocks: whether its windows are the blocks of a plan with rounds. It is then one half of what the run publishes.
     """
 
     run_id: str
     stream: str
     guarantee: str
     plan: dict[str, Any]
-    of_blocks: bool = False
 
     @classmethod
-    def of_plan(cls, plan: Plan, run_id: str, stream: str, *, of_blocks: bool = False) -> ReportHeader:
+    def of_plan(cls, plan: Plan, run_id: str, stream: str) -> ReportHeader:
         """The header of a run of this plan."""
-        guarantee = plan.guarantee + (BOTH_REPORTS if of_blocks else "")
-        return cls(run_id, stream, guarantee, json.loads(plan.to_json()), of_blocks)
-
-    @property
-    def unit(self) -> str:
-        """What has items in this report, in a word."""
-        return "block" if self.of_blocks else "window"
+        return cls(run_id, stream, plan.guarantee, json.loads(plan.to_json()))
 
     def unlike(self, other: ReportHeader) -> str:
         """In what it is not of the same report of the same run as another header; "" if it is."""
@@ -81,14 +69,12 @@ class ReportHeader:
                 return f"its {name} is {own!r}, and not {of_other!r}"
         if self.plan != other.plan:
             return f"it has another plan, and run {self.run_id!r} keeps its plan to the end"
-        if self.of_blocks != other.of_blocks:
-            return f"it has the {self.unit}s of run {self.run_id!r}, and not its {other.unit}s"
         return ""
 
     def to_json(self) -> str:
         """One line of JSON. Raises ReportFileError for fields of other types, and for what is no JSON or too long."""
         fields = {"version": HEADER_VERSION, "run_id": self.run_id, "stream": self.stream, "guarantee": self.guarantee}
-        fields |= {"plan": self.plan} | ({"of_blocks": self.of_blocks} if self.of_blocks else {})
+        fields["plan"] = self.plan
         try:
             msgspec.convert(fields, ReportHeader)
             msgspec.json.encode(fields)  # which refuses half of a character

@@ -20,7 +20,6 @@ BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits"),
 ]
-IN_ROUNDS = [word.replace("T02:00:00Z", "T12:00:00Z") for word in BUDGET[:-2]]
 IN_PROCESS = ["--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--input", "logs", "--dead-letter", "bad"]
 KAFKA = ["stream", "--input", "kafka://localhost:9/t", *BUDGET]
@@ -78,7 +77,6 @@ WRITTEN = {
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
-    ("replay", "block_output"): (["replay", "log.jsonl", *IN_ROUNDS, "--output", "windows.avro"], ["out.avro"]),
     ("explain", "html"): (["explain", "--plan", "made.json"], ["out.html"]),
     ("show", "html"): (["show", "report.avro"], ["out.html"]),
     ("show", "output"): (["show", "report.avro"], ["out.csv"]),

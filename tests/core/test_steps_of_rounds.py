@@ -22,7 +22,7 @@ from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
-from dp_transforms.core.steps import NameRound, WeighRound, block_reports
+from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms
@@ -52,8 +52,7 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(seed, blo
     oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
     expected = oracle.names()
     assert len(expected) > 20
-    of_blocks = block_reports_of(oracle, trial)
-    assert any(hit.at_least_users for report in of_blocks for hit in report.heavy_hitters)
+    of_blocks = reports_of(oracle.blocks, trial)
     assert any(entry.nobody for entry in expected), "pairs that nobody holds are drawn for"
     assert oracle.drawn[0] > oracle.drawn[1] > oracle.drawn[2] > 0
     assert oracle.shown_more or sliding > 1
@@ -62,17 +61,8 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(seed, blo
         run = Run(log, trial, shards)
         found = [report for _, report in run.rounds[-1].named.window_reports(trial, "events")]
         assert found == reports_of(expected, trial)
-        assert run.block_reports() == of_blocks
+        assert [report for _, report in run.rounds[0].found.window_reports(trial, "events")] == of_blocks
         assert [of_round.drawn for of_round in run.rounds[1:]] == oracle.drawn
-
-
-def block_reports_of(oracle, trial):
-    """Each from the start of its first window to the end of its last one."""
-    ends = {trial.schedule.window_start_micros(entry.window): last for entry, last in oracle.blocks}
-    return [
-        report._replace(window_end=trial.schedule.window_end_micros(ends[report.window_start]))
-        for report in reports_of([entry for entry, _ in oracle.blocks], trial)
-    ]
 
 
 def shapes_of_shares():
@@ -97,14 +87,14 @@ def test_the_level_of_a_block_is_at_least_1_whatever_shares_are_declared():
 
 
 @pytest.mark.parametrize("percents", [(60, 40), (34, 33, 33), (90, 5, 5), (70, 10, 10, 10)])
-def test_blocks_are_published_where_round_0_has_most_of_a_purse(percents):
+def test_blocks_are_named_where_round_0_has_most_of_a_purse(percents):
     trial, log = trial_with_rounds(percents=percents, threshold=25, false_names=40), busy_log(1)
     oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
     expected = oracle.names()
     run = Run(log, trial)
     assert [report for _, report in run.rounds[-1].named.window_reports(trial, "events")] == reports_of(expected, trial)
-    found = run.block_reports()
-    assert found == block_reports_of(oracle, trial)
+    found = [report for _, report in run.rounds[0].found.window_reports(trial, "events")]
+    assert found == reports_of(oracle.blocks, trial)
     assert 1 in {hit.level for report in found for hit in report.heavy_hitters}
     assert [checked_report(report) for report in found] == found
 
@@ -333,6 +323,3 @@ class Run:
             found = named.select(np.array([cell not in already for cell in cells_of(named)], dtype=np.bool_))
             self.rounds.append(OfRound(sums, drawn, found, named))
         self.unpaid = counts[CONTRIBUTIONS_UNPAID]
-
-    def block_reports(self):
-        return [report for _, report in block_reports(self.trial, self.part, self.rounds[0].found)]

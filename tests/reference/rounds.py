@@ -34,7 +34,7 @@ class RoundsOracle:
         self._last = len(self._rounds.units) - 1
         self.drawn: list[int] = []
         self.shown_more = self.left_out = 0
-        self.blocks: list[tuple[Named, int]] = []
+        self.blocks: list[Named] = []
         self.wallets: dict[tuple[int, str], Wallet] = {}
 
     def names(self, ends: Sequence[int] = ()) -> list[Named]:
@@ -75,8 +75,7 @@ class RoundsOracle:
         weights = self._weights(0, held, set())
         noisy = self._noisy(weights, self._keys.block_uniforms())
         named = self._named(0, weights, noisy, self._settings.threshold, self._likely_in_blocks())
-        lasts = {self._block_of(window): window for window in self._windows}
-        self.blocks += [(entry, lasts[entry.window]) for entry in named]
+        self.blocks += named
         return {(entry.window, entry.item) for entry in named}
 
     def _round(

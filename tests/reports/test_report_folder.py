@@ -148,7 +148,6 @@ def test_a_folder_keeps_its_run_and_its_plan(folder):
     before = stored(folder)
     for said, other in {
         "another plan": header(epsilon=3.0),
-        "it has the windows of run 'run-1', and not its blocks": replace(HEADER, of_blocks=True),
         "stream is 'news', and not 'olds'": header(stream="olds"),
         "run_id is 'run-1', and not 'run-2'": header("run-2"),
     }.items():

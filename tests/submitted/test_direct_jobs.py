@@ -9,7 +9,6 @@ import types
 import click
 import pytest
 
-from dp_transforms import Plan, WindowSchedule
 from dp_transforms.beam import jobs, write_reports
 from dp_transforms.cli import replay, stream
 from dp_transforms.core.window_report import WindowReport
@@ -17,7 +16,6 @@ from dp_transforms.errors import StreamError
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_folder import ReportNews
 from dp_transforms.reports.report_records import RunEnded
-from tests.helpers.replay_logs import HOURS, START
 from tests.helpers.submitted_jobs import (
     HEAVY,
     REPLAY,
@@ -154,20 +152,6 @@ def test_the_options_of_ours_reach_the_transform(folder: pathlib.Path) -> None:
         script(REPLAY).command.run([*LOG[:-1], "other.jsonl", "--user-field", "nobody"])
 
 
-def test_blocks_of_a_plan_with_rounds_have_a_report_of_their_own(folder: pathlib.Path) -> None:
-    schedule = WindowSchedule(START, START + 3600 * HOURS, 3600, 3600)
-    plan = Plan.for_contributions(epsilon=16, delta=1e-4, schedule=schedule, usual_contributions=(1, 20))
-    (folder / "plan.json").write_text(plan.to_json())
-    before = {path.name for path in folder.iterdir()}
-    script(REPLAY).command.run([*LOG, "--block-output", "blocks.jsonl"])
-    assert {path.name for path in folder.iterdir()} - before == {"report.avro", "blocks.jsonl"}
-    (header, reports), (of_blocks, blocks) = map(read_report_file, (folder / "report.avro", folder / "blocks.jsonl"))
-    assert (header.of_blocks, of_blocks.of_blocks) == (False, True)
-    assert header.run_id == of_blocks.run_id
-    (block,) = blocks
-    assert {*HEAVY} <= {*items(list(reports))} <= {*items([block])}
-
-
 def test_where_too_many_rows_are_bad_nothing_is_published(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,9 +170,7 @@ def test_where_too_many_rows_are_bad_nothing_is_published(
         (REPLAY, [*LOG, *ELSEWHERE], "need one noise key"),
         (REPLAY, [*LOG[:-1], "plan.json"], "exists and is never overwritten"),
         (REPLAY, [*LOG[:-1], "new.avro", "--dead-letter", "noise.key"], "--dead-letter"),
-        (REPLAY, [*LOG, "--block-output", "report.avro"], "--output and --block-output name the same file"),
-        (REPLAY, [*LOG, "--block-output", "b.avro", "--dead-letter", "b.avro"], "name the same file"),
-        (REPLAY, [*LOG, "--block-output", "blocks.avro"], "the plan has no rounds"),
+        (REPLAY, [*LOG, "--dead-letter", "report.avro"], "--output and --dead-letter name the same file"),
         (REPLAY, [*LOG[:-1], "nowhere/report.avro"], "folder does not exist"),
         (REPLAY, [*LOG, *KEY, *DATAFLOW], "--noise-key-secret, not --log, --output, --noise-key-file"),
         (REPLAY, [*LOG, *SECRET, *DATAFLOW], "share no disk: give URLs such as gs://BUCKET/NAME"),

@@ -17,8 +17,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from dp_transforms.checks import exact
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
@@ -85,8 +83,7 @@ def up(value: float) -> str:
     return f"{rounded:,.0f}" if 1000 <= rounded < 1e9 else f"{float(rounded):,.3g}"
 
 
-def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:
-    """of_blocks: whether it is about the report of blocks of a run."""
+def may_be_done(plan: Plan | None) -> list[str]:
     if plan is not None and plan.contributions is not None:
         sizes = (
             "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
@@ -97,15 +94,13 @@ def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:
     followed = (
         ", or some of them if it was named lately before" if plan is None or plan.contributions is not None else ""
     )
-    of_noise, beside = "Noise alone seldom names one.", ""
+    of_noise = "Noise alone seldom names one."
     if plan is not None and plan.rounds is not None:
-        followed = "" if of_blocks else ", or some of them if it has many in the windows around it"
+        followed = ", or some of them if it has many in the windows around it"
         false_names = plan.rounds.false_names * (len(plan.rounds.units) - 1)
-        if not of_blocks:
-            of_noise = f"On average noise alone names at most {false_names:g} of them in a run."
-        beside = f" So with the run's report of {'windows' if of_blocks else 'blocks'}, where there is one."
+        of_noise = f"On average noise alone names at most {false_names:g} of them in a run."
     return [
-        f"Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.{beside}",
+        "Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.",
         f"Say that an item of the report had many users in the window in which it is named{followed}. {of_noise}",
         sizes,
     ]
@@ -184,7 +179,7 @@ def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], pl
     )
     if plan is None:
         return [readable]
-    expected = ReportHeader.of_plan(plan, header.run_id, header.stream, of_blocks=header.of_blocks)
+    expected = ReportHeader.of_plan(plan, header.run_id, header.stream)
     keys = {(report.stream, report.window_start, report.window_end) for report in reports}
     return [
         readable,
@@ -194,8 +189,8 @@ def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], pl
             "All windows state the epsilon and delta of the plan.",
         ),
         Finding(
-            all(_is_of_schedule(report, plan, of_blocks=header.of_blocks) for report in reports),
-            f"All windows are {'blocks of ' if header.of_blocks else ''}windows of the plan.",
+            all(_is_of_schedule(report, plan) for report in reports),
+            "All windows are windows of the plan.",
         ),
         Finding(
             len(keys) == len(reports) and all(report.stream == header.stream for report in reports),
@@ -208,19 +203,13 @@ def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], pl
     ]
 
 
-def _is_of_schedule(report: WindowReport, plan: Plan, *, of_blocks: bool) -> bool:
-    """Whether it is of one window, or of some that are in one block."""
+def _is_of_schedule(report: WindowReport, plan: Plan) -> bool:
     schedule = plan.schedule
-    step, start = schedule.slide_seconds * MICROS_PER_SECOND, schedule.window_start_micros(0)
-    first, rest = divmod(report.window_start - start, step)
-    last, other = divmod(report.window_end - schedule.window_seconds * MICROS_PER_SECOND - start, step)
-    if rest or other or not 0 <= first <= last < schedule.horizon:
+    start = schedule.window_start_micros(0)
+    window, rest = divmod(report.window_start - start, schedule.slide_seconds * MICROS_PER_SECOND)
+    if rest or not 0 <= window < schedule.horizon:
         return False
-    if not of_blocks:
-        return first == last
-    if plan.rounds is None:
-        return False
-    return len(set(schedule.blocks_of(np.array([first, last]), plan.rounds.block_seconds).tolist())) == 1
+    return report.window_end == schedule.window_end_micros(window)
 
 
 def _is_of_charge(entry: HeavyHitter, plan: Plan) -> bool:

@@ -146,7 +146,6 @@ def report_page(
     data = {
         "columns": columns.as_json(),
         "zone": str(zone),
-        "unit": header.unit,
         "strength": _strength_title(state.text for state in columns.states),
         "goes_on": goes_on,
     }
@@ -156,7 +155,6 @@ def report_page(
         [asset(name) for name in _SCRIPTS],
         {
             "title": escaped(escape_text(title) or _title(header, plan)),
-            "unit": header.unit,
             "guarantee": escaped(escape_text(header.guarantee)),
             "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
             "rule": escaped(f"{', '.join(signs)}, gone: {columns.rule.in_words} {_sizes(columns)}"),
@@ -185,9 +183,8 @@ def _sizes(columns: ReportColumns) -> str:
 def _title(header: ReportHeader, plan: Plan | None) -> str:
     what = "what many users had"
     if plan is not None:
-        seconds = plan.paid_rounds.block_seconds if header.of_blocks else plan.schedule.window_seconds
-        length = length_text(seconds * MICROS_PER_SECOND)
-        what += f", {_RHYTHMS.get(length, f'in {header.unit}s of {length}')}"
+        length = length_text(plan.schedule.window_seconds * MICROS_PER_SECOND)
+        what += f", {_RHYTHMS.get(length, f'in windows of {length}')}"
     return sentence_case(what) if header.stream == _UNNAMED else f"{shown_text(header.stream)}: {what}"
 
 
@@ -210,14 +207,14 @@ def _summary(header: ReportHeader, plan: Plan | None, columns: ReportColumns, zo
         return f"No item was named. {declared} {state}".strip()
     ends = windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max()
     start, end = (local_text(int(micros), zone) for micros in (windows.starts[0], ends))
-    named = named_in_words(len(columns.labels), len(np.unique(columns.window)), header.unit)
+    named = named_in_words(len(columns.labels), len(np.unique(columns.window)))
     return f"{named} from {start} to {end} ({zone}). {declared} {state}".strip()
 
 
-def named_in_words(items: int, windows: int, unit: str) -> str:
-    """windows: those with a heavy item. unit: what they are."""
+def named_in_words(items: int, windows: int) -> str:
+    """windows: those with a heavy item."""
     named = "1 item was named" if items == 1 else f"{items:,} items were named"
-    return f"{named} in {counted(windows, unit)}"
+    return f"{named} in {counted(windows, 'window')}"
 
 
 def _sections(header: ReportHeader, budget: Budget | None, plan: Plan | None) -> str:
@@ -229,7 +226,7 @@ def _sections(header: ReportHeader, budget: Budget | None, plan: Plan | None) ->
             "reading",
             "How to read it",
             '<div class="columns">'
-            f"<div><h3>You may</h3>{listed(may_be_done(plan, of_blocks=header.of_blocks))}</div>"
+            f"<div><h3>You may</h3>{listed(may_be_done(plan))}</div>"
             f"<div><h3>You must not conclude</h3>{listed(must_not_be_concluded(plan))}</div>"
             f"<div><h3>What the promise does not cover</h3>{listed(not_covered(budget, plan))}</div></div>",
         ),

@@ -47,7 +47,6 @@
     largestOf[item] = states.reduce((most, state) => Math.max(most, strengths[state]), -Infinity);
     searched[item] = `${labels[item]}\n${titles[item] ?? ""}`.toLowerCase();
   });
-  const unit = report.unit, Unit = unit[0].toUpperCase() + unit.slice(1); // a window, or a block of them
   const goesOn = report.goes_on; // else what is latest may be long ago
   const lastWindow = Math.max(windows.count - 1, 0);
   /** The latest window whose sizes add up to as much as those of the middle one of all that have an item. */
@@ -116,24 +115,24 @@
     element("earlier").disabled = w <= 0;
     element("later").disabled = element("latest").disabled = w >= lastWindow;
     if (!windows.count) {
-      element("when").textContent = `No item was named in any ${unit}.`;
+      element("when").textContent = "No item was named in any window.";
       element("slider").disabled = true;
       element("run").parentElement.hidden = true;
       return;
     }
-    const spoken = `${writeWindow(w)} (${zone}), ${unit} ${whole(w + 1)} of ${whole(windows.count)}`;
+    const spoken = `${writeWindow(w)} (${zone}), window ${whole(w + 1)} of ${whole(windows.count)}`;
     element("slider").value = w;
     element("slider").setAttribute("aria-valuetext", spoken);
     element("when").textContent = writeWindow(w);
-    element("which").textContent = w === lastWindow ? (goesOn ? "Now" : `Latest ${unit}`)
-      : w === busy && !goesOn ? `Latest busy ${unit}` : `${Unit} ${whole(w + 1)} of ${whole(windows.count)}`;
+    element("which").textContent = w === lastWindow ? (goesOn ? "Now" : "Latest window")
+      : w === busy && !goesOn ? "Latest busy window" : `Window ${whole(w + 1)} of ${whole(windows.count)}`;
     const changes = all.map((item) => changeOf(item, w));
     const strengthOf = (item) => strengths[stateAt(item, w)];
     const named = inOrder(all.filter((item) => stateAt(item, w) >= 0), w);
     const gone = all.filter((item) => changes[item] === "gone");
     const of = (change) => changes.filter((each) => each === change).length;
     const compared = w ? `${of("new")} new, ${of("rising")} rising, ${of("falling")} falling, ${gone.length} gone`
-      : `the first ${unit} of the page, so there is nothing to compare it with`;
+      : "the first window of the page, so there is nothing to compare it with";
     element("changes").textContent = (named.length ? `${count(named.length, "item")}: ${compared}.` : "No item was named.") + ` Times in ${zone}.`;
     const most = Math.max(1, ...named.map(strengthOf));
     let rank = 0;
@@ -157,7 +156,7 @@
         entry.append(itemButton(item));
         return entry;
       }), 5, "item");
-      element("gone").append(`Gone since the ${unit} before: `, list);
+      element("gone").append("Gone since the window before: ", list);
     }
   };
 
@@ -209,21 +208,21 @@
     element("more").hidden = rows.length === found.length;
     element("more").textContent = `Show ${Math.min(30, found.length - rows.length)} more`;
     if (!rows.length) {
-      element("shown").textContent = `No item of these ${unit}s has this in its name.`;
+      element("shown").textContent = "No item of these windows has this in its name.";
       return;
     }
     picture.append(legend(), overlay(first, last, true), list);
     const joined = joinedOf(number, stripWidth());
     const which = rows.length < found.length ? `The ${whole(rows.length)} largest of ${count(found.length, "item")}` : count(found.length, "item");
     element("shown").textContent = `${which}${text ? " with this in the name" : ""}, in the order in which they appeared. `
-      + (joined > 1 ? `A column is ${count(joined, unit)}: its height is the share of them in which the item was named, its colour the largest size.`
+      + (joined > 1 ? `A column is ${count(joined, "window")}: its height is the share of them in which the item was named, its colour the largest size.`
         : "The darker (on a dark page the lighter), the larger the size.");
     for (const item of rows) {
       const row = make("li"), strip = drawn("svg", { viewBox: `0 0 ${number} 1`, preserveAspectRatio: "none", "aria-hidden": "true" },
         ...rectsOf(columnsOf(item, first, last, joined), joined, number));
       row.dataset.item = item;
       const label = itemButton(item);
-      const times = count(items[item].windows.length, unit);
+      const times = count(items[item].windows.length, "window");
       label.title = names[item];
       label.setAttribute("aria-label", `${names[item]}: named in ${times}, at most ${texts[largestState(item)]}`);
       const windowAt = (event) => {
@@ -258,7 +257,7 @@
     if (!cell) return;
     const until = Math.min(w + joined - 1, lastWindow);
     tip.textContent = `${names[item]}\n${writeTime(startOf(w))} to ${writeTime(endOf(until))}\n`
-      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : texts[stateAt(item, w)]);
+      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, "window")}, at most: ${texts[cell.state]}` : texts[stateAt(item, w)]);
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   };
@@ -277,7 +276,7 @@
     name.dir = "auto";
     close.setAttribute("aria-label", "Close");
     const most = texts[largestState(item)];
-    const said = make("p", `${titles[item] ? `${labels[item]}. ` : ""}Named in ${count(held.length, unit)}, first ${writeTime(startOf(held[0]))}, `
+    const said = make("p", `${titles[item] ? `${labels[item]}. ` : ""}Named in ${count(held.length, "window")}, first ${writeTime(startOf(held[0]))}, `
       + `last ${writeTime(startOf(held.at(-1)))} (${zone}). The most: ${most}.`);
     panel.replaceChildren(close, name, said, historyOf(item), stretchesOf(item));
   };
@@ -306,7 +305,7 @@
     });
     stretches.reverse();
     const table = make("table"), head = make("tr"), body = make("tbody"), top = make("thead");
-    for (const text of [`${unit} (${zone})`, "size"]) {
+    for (const text of [`window (${zone})`, "size"]) {
       const cell = make("th", text);
       cell.scope = "col";
       head.append(cell);
