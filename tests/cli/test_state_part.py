@@ -1,5 +1,5 @@
 """What a part tells its ledger, in which order, what it is bound to, and what is forgotten of one that failed; by all
-that a command does but the pipeline."""
+that a command does but the pipeline. Kills before each line: tests/runs/test_nights.py."""
 
 import os
 import shutil
@@ -11,9 +11,7 @@ from dp_transforms.cli import state_part
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_part import run_part
 from dp_transforms.errors import UserError
-from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.state_file import write_state
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.killed_nights import NightFolder, in_a_process
 from tests.helpers.looks_plans import looks_plan_of
@@ -38,12 +36,14 @@ class Watched(NightFolder):
             raise UserError("No space left on device.")
         super()._draw(part, log, is_bad)
 
-    def refused(self, end, log="a", *, is_bad=False):
+    def refused(self, end, log="a", *, is_bad=False, is_full=False):
+        self.is_full = is_full
         with pytest.raises(UserError) as error:
             self.take(end, log, is_bad=is_bad)
+        self.is_full = False
         return str(error.value)
 
-    def killed_at(self, name, end, log="a", *, before=False):
+    def killed_at(self, name, end, *, before=False):
         """The process is killed when this is called the first time, or has returned."""
         module, _, what = name.partition(".")
         owner = {"ledger": Ledger, "os": os, "state_part": state_part}[module]
@@ -57,17 +57,32 @@ class Watched(NightFolder):
                 os.kill(os.getpid(), signal.SIGKILL)
 
             setattr(owner, what, die)
-            self.take(end, log)
+            self.take(end)
 
         assert in_a_process(work) == (True, "")
 
     def statuses(self):
         return [str(part.status) for part in self.parts]
 
+    def leftovers(self):
+        return list(self.folder.glob(".run.state.*l"))
 
-@pytest.fixture(params=[True, False])
+
+@pytest.fixture(params=[True, False], ids=["shared ledger", "own ledger"])
 def nights(tmp_path, request):
     return Watched(tmp_path, has_ledger=request.param)
+
+
+@pytest.fixture
+def another_version(monkeypatch):
+    """Runs the function as another version of shh."""
+
+    def run(function, *words):
+        with monkeypatch.context() as patch:
+            patch.setattr(state_part, "_VERSION", "9.9")
+            return function(*words)
+
+    return run
 
 
 def test_a_ledger_hears_of_each_part_in_order(nights, monkeypatch):
@@ -91,69 +106,39 @@ def test_a_ledger_hears_of_each_part_in_order(nights, monkeypatch):
     assert first.input_fingerprint != second.input_fingerprint
     assert nights.take(3, "b") == "done"
     assert len(calls) == 6
-    assert not list(nights.folder.glob(".run.state.*l")), "nothing is left of what was drawn"
+    assert nights.leftovers() == []
     assert (nights.state.header.population == "news") == nights.has_ledger
 
 
-def test_a_run_that_was_reserved_is_found_again_before_it_has_left_a_state(tmp_path):
-    nights = Watched(tmp_path)
-    nights.killed_at("state_part.tell_verdict", 1)
-    ((run, _),) = nights.ledger.runs()
-    assert nights.take(1, "b") == "resumes"
-    assert [found.run_id for found, _ in nights.ledger.runs()] == [run.run_id]
-    assert nights.state.header.run_id == run.run_id
-
-
-def test_what_a_ledger_refuses_is_not_drawn(nights, monkeypatch):
-    def refuse(*_):
-        raise UserError("start is refused.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "start", refuse)
-        assert nights.refused(1) == "start is refused."
-    assert (nights.nonces, nights.published(), nights.statuses()) == ([], {}, ["released"])
-    nights.take(1, "b")
+# --- What is forgotten
 
 
 def test_a_part_that_failed_is_forgotten_if_its_log_alone_was_the_reason(nights):
     """A full disk may have hung on the noise: then only the same log is drawn for again."""
     assert "the log is bad" in nights.refused(1, is_bad=True)
     assert nights.statuses() == ["released"]
-    nights.is_full = True
-    assert "No space left" in nights.refused(1, "b")
+    assert "No space left" in nights.refused(1, "b", is_full=True)
     assert nights.statuses()[-1] == "failed"
-    nights.is_full = False
     assert "has another input" in nights.refused(1)
     assert "has another end or output" in nights.refused(2, "b")
     assert nights.take(1, "b") == "resumes"
-    assert not list(nights.folder.glob(".run.state.*l"))
+    assert nights.leftovers() == []
 
 
-def test_a_part_that_may_have_drawn_is_not_forgotten_when_it_cannot_start_again(nights, monkeypatch):
-    nights.is_full = True
-    nights.refused(1)
-    nights.is_full = False
-
+@pytest.mark.parametrize("has_drawn", [False, True])
+def test_a_part_that_cannot_start_is_forgotten_unless_it_may_have_drawn_before(nights, monkeypatch, has_drawn):
     def refuse(*_):
         raise UserError("start is refused.")
 
+    if has_drawn:
+        nights.refused(1, is_full=True)
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "start", refuse)
-        nights.refused(1)
-    assert "has another input" in nights.refused(1, "b")
-    nights.take(1)
-
-
-@pytest.mark.parametrize("killed", ["ledger.publishing", "state_part.write_output"])
-def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_bad_then(nights, killed):
-    nights.killed_at(killed, 1)
-    before = nights.parts[0]
-    assert before.state_after
-    assert "the log is bad" in nights.refused(1, is_bad=True)
-    assert (nights.parts[0].state_after, nights.statuses()) == (before.state_after, ["failed"])
-    assert "has another input" in nights.refused(1, "b")
-    nights.take(1)
-    assert nights.statuses() == ["finished"]
+        assert nights.refused(1) == "start is refused."
+    assert len(nights.nonces) == has_drawn
+    if has_drawn:
+        assert "has another input" in nights.refused(1, "b")
+    nights.take(1, "a" if has_drawn else "b")
 
 
 def test_a_part_that_was_killed_before_it_could_be_read_may_be_forgotten(nights):
@@ -165,45 +150,42 @@ def test_a_part_that_was_killed_before_it_could_be_read_may_be_forgotten(nights)
     nights.take(1, "b")
 
 
+# --- Other versions
+
+
 @pytest.mark.parametrize("killed", ["ledger.publishing", "state_part.write_output", "os.replace"])
 def test_what_was_drawn_and_sealed_is_published_and_not_drawn_again_also_by_another_version(
-    nights, monkeypatch, killed
+    nights, another_version, killed
 ):
     nights.take(1)
     nights.killed_at(killed, 2, before=killed == "os.replace")
     after = nights.parts[1].state_after
-    monkeypatch.setattr(state_part, "_VERSION", "9.9")
     del nights.nonces[:]
-    assert nights.take(2) == "resumes"
+    assert another_version(nights.take, 2) == "resumes"
     assert (nights.nonces, nights.state.fingerprint, nights.statuses()) == ([], after, ["finished"] * 2)
     assert nights.take(2) == "done"
-    assert not list(nights.folder.glob(".run.state.*l"))
+    assert nights.leftovers() == []
 
 
-def test_another_version_never_draws_what_was_begun(nights, monkeypatch):
+def test_another_version_never_draws_what_was_begun(nights, another_version):
     """It may draw otherwise: its report would be a second answer."""
-    nights.is_full = True
-    nights.refused(1)
-    nights.is_full = False
-    with monkeypatch.context() as patch:
-        patch.setattr(state_part, "_VERSION", "9.9")
-        before = nights.parts
-        assert "are not drawn, and this is shh 9.9, which may draw otherwise" in nights.refused(1)
-        assert (nights.parts, len(nights.nonces)) == (before, 1)
+    nights.refused(1, is_full=True)
+    before = nights.parts
+    assert "are not drawn, and this is shh 9.9, which may draw otherwise" in another_version(nights.refused, 1)
+    assert (nights.parts, len(nights.nonces)) == (before, 1)
     nights.killed_at("ledger.publishing", 1)
     shutil.rmtree(nights.folder / ".run.state.drawn")
-    with monkeypatch.context() as patch:
-        patch.setattr(state_part, "_VERSION", "9.9")
-        assert "are not drawn" in nights.refused(1)
+    assert "are not drawn" in another_version(nights.refused, 1)
     assert nights.take(1) == "resumes"
+
+
+# --- Noise of its own
 
 
 def test_a_part_has_a_nonce_which_whoever_resumes_it_reads(nights):
     for end in (1, 2):
-        nights.is_full = True
-        nights.refused(end)
-        nights.refused(end)
-        nights.is_full = False
+        nights.refused(end, is_full=True)
+        nights.refused(end, is_full=True)
         assert nights.take(end) == "resumes"
     assert [len(set(nights.nonces[:3])), len(set(nights.nonces[3:])), len(set(nights.nonces))] == [1, 1, 2]
     assert {len(nonce) for nonce in nights.nonces} == {32}
@@ -214,7 +196,7 @@ def test_a_part_that_is_taken_from_another_log_has_another_nonce(nights, end):
     """Also the first one, whose run keeps its name: nobody knows what an older copy of its ledger has drawn."""
     for done in range(1, end):
         nights.take(done)
-    assert "the log is bad" in nights.refused(end, is_bad=True)
+    nights.refused(end, is_bad=True)
     nights.take(end, "b")
     assert len(nights.ledger.runs()) == 1
     *_, refused, taken = nights.nonces
@@ -233,23 +215,7 @@ def test_an_older_ledger_draws_with_other_noise_where_nothing_shows_that_it_is_o
     assert first != again
 
 
-@pytest.mark.parametrize("log", ["a", "b"])
-def test_no_older_state_begins_a_part_again(nights, log):
-    """It would draw other noise: here after a failure that may have hung on what was drawn."""
-    nights.take(1)
-    older = shutil.copy(nights.folder / "run.state", nights.folder / "older.state")
-    nights.take(2)
-    nights.is_full = True
-    nights.refused(3)
-    nights.is_full = False
-    newest = shutil.copy(nights.folder / "run.state", nights.folder / "newest.state")
-    shutil.copy(older, nights.folder / "run.state")
-    for end in (2, 3):
-        assert "older copy" in nights.refused(end, log)
-    (nights.folder / "run.state").unlink()
-    if nights.has_ledger:
-        shutil.copy(newest, nights.folder / "run.state")
-        assert nights.take(3) == "resumes"
+# --- Files that were exchanged
 
 
 def test_an_older_ledger_begins_no_part_again_that_may_have_been_published(nights):
@@ -278,28 +244,25 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):
     nights.take(2)
 
 
-def test_a_state_that_was_made_without_the_noise_key_is_refused(nights):
-    """With right checksums: as it was, but with full budgets."""
-    nights.take(1)
-    cells = [(row.kind, row.bucket, bytes(nights.state.chunk(row))) for row in nights.state.rows]
-    write_state(nights.folder / "written", nights.state.header, cells, sealing_key(OTHER_KEY))
-    os.replace(nights.folder / "written", nights.folder / "run.state")
-    assert "is not sealed with this noise key" in nights.refused(2)
-
-
-def test_a_part_whose_key_is_exchanged_before_it_is_published_publishes_nothing(nights, monkeypatch):
+@pytest.fixture
+def key_is_exchanged(tmp_path, monkeypatch):
+    """As soon as a part has started."""
     start = Ledger.start
 
     def rotated(self, verdict):
         start(self, verdict)
-        key_file(nights.folder, OTHER_KEY)
+        key_file(tmp_path, OTHER_KEY)
 
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "start", rotated)
-        assert "another key than that of the run" in nights.refused(1)
+        yield
+
+
+@pytest.mark.usefixtures("key_is_exchanged")
+def test_a_part_whose_key_is_exchanged_before_it_is_published_publishes_nothing(nights):
+    assert "another key than that of the run" in nights.refused(1)
     assert not nights.published()
     key_file(nights.folder, SECRET)
-    nights.take(1)
 
 
 @pytest.fixture
@@ -310,14 +273,8 @@ def request_of_part(tmp_path):
     return replay_request(log, looks_plan_of(SCHEDULE), tmp_path / "report.jsonl", key, run_id="", state=state)
 
 
-def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part, tmp_path, monkeypatch):
-    start = Ledger.start
-
-    def rotated(self, verdict):
-        start(self, verdict)
-        key_file(tmp_path, OTHER_KEY)
-
-    monkeypatch.setattr(Ledger, "start", rotated)
+@pytest.mark.usefixtures("key_is_exchanged")
+def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part, tmp_path):
     with pytest.raises(UserError, match="another key than that of the run"):
         run_part(request_of_part, RunAccount())
     assert not (tmp_path / "report.jsonl").exists()

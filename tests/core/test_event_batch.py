@@ -5,6 +5,8 @@ import uuid
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dp_transforms.core.event_batch import EventBatch, are_ids, concatenate
 from dp_transforms.core.randomness import IdHasher
@@ -88,6 +90,18 @@ def test_bytes_come_back_and_other_bytes_are_refused():
     for wrong in (b"", b"x" * 100, data[: len(data) // 2]):
         with pytest.raises(ValueError, match="EventBatch"):
             EventBatch.from_bytes(wrong)
+
+
+@given(data=st.data())
+def test_bytes_that_an_engine_hands_back_changed_are_refused_or_a_batch(data):
+    """Whichever byte it is: no error but a ValueError, and what is read can be used."""
+    packed = EventBatch(IDS, IDS, TIMES).to_bytes()
+    at, new = data.draw(st.integers(0, len(packed) - 1)), data.draw(st.binary(min_size=1, max_size=9))
+    try:
+        found = EventBatch.from_bytes(packed[:at] + new + packed[at + len(new) :])
+    except ValueError:
+        return
+    assert len(found.user.to_pylist()) == len(found.item.to_pylist()) == len(found.time_micros) == len(found)
 
 
 def test_batches_are_joined_in_order():

@@ -50,9 +50,9 @@ def drawn(ledger: Ledger, verdict: Verdict, state: str) -> None:
     ledger.finish(verdict, state)
 
 
-def done(ledger: Ledger, request: PartRequest, state: str = "state") -> str:
+def done(ledger: Ledger, request: PartRequest, state: str = "state", *, caps: Caps | None = CAPS) -> str:
     """Reserves, starts and finishes a part. Its run id."""
-    verdict = ledger.reserve(request, CAPS)
+    verdict = ledger.reserve(request, caps)
     drawn(ledger, verdict, state)
     return verdict.run_id
 

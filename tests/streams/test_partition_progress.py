@@ -222,6 +222,10 @@ def test_a_stop_allows_for_what_clocks_differ():
         (b'"3":[2,0,0]', b'"0":[2,0,0]'),
         (b'"3":[2,0,0]', b'"8":[2,0,0]'),
         (b"}", b""),
+        (b'"position":null', b'"position":' + b"[" * 100_000),
+        (b'"clock_micros"', b'"clocmicros"'),
+        (b'"next_window":1', b'"next_window":-4294967296'),
+        (b'"intent":{', b'"intent":{"a":null,'),
     ],
 )
 def test_a_state_that_nobody_wrote_is_refused(old, new):
