@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 
-from tests.fuzz.ledger_readers import ledger_readers
 from tests.fuzz.log_readers import log_readers
 from tests.fuzz.option_readers import option_readers
 from tests.fuzz.reader import Reader
-from tests.fuzz.state_readers import state_readers
 
 
 @functools.cache
 def all_readers() -> dict[str, Reader]:
-    every = (log_readers(), state_readers(), ledger_readers(), option_readers())
+    every = (log_readers(), option_readers())
     return {one.name: one for group in every for one in group}
 
 

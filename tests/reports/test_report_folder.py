@@ -8,7 +8,6 @@ import shutil
 import signal
 import stat
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -143,7 +142,6 @@ def test_what_is_not_of_this_run_or_breaks_the_guarantee_is_refused(folder):
 
 
 def test_a_folder_keeps_its_run_and_its_plan(folder):
-    """A report of windows is not one of blocks."""
     write(folder)
     before = stored(folder)
     for said, other in {
