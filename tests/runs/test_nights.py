@@ -189,12 +189,14 @@ class AloneMachine(NightMachine):
     has_ledger = False
 
 
-def check(machine: type[NightMachine], examples: int, steps: int) -> None:
+@pytest.mark.parametrize("examples", [2, pytest.param(300, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("machine", [NightMachine, AloneMachine])
+def test_a_run_is_answered_once_and_paid_for_whatever_is_killed(machine: type[NightMachine], examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
-            stateful_step_count=steps,
+            stateful_step_count=40,
             deadline=None,
             database=None,
             derandomize=True,
@@ -204,20 +206,7 @@ def check(machine: type[NightMachine], examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.parametrize("machine", [NightMachine, AloneMachine])
-def test_a_run_is_answered_once_and_paid_for_whatever_is_killed(machine: type[NightMachine]) -> None:
-    check(machine, 2, 40)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("machine", [NightMachine, AloneMachine])
-def test_a_run_is_answered_once_and_paid_for_in_thousands_of_kills(machine: type[NightMachine]) -> None:
-    check(machine, 300, 50)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# All lines, one after the other
-# ---------------------------------------------------------------------------------------------------------------------
+# --- All lines, one after the other
 
 
 def take_again(machine: NightMachine) -> None:
@@ -238,12 +227,12 @@ def fail_and_take_another(machine: NightMachine) -> None:
 
 
 def bring_back_the_state(machine: NightMachine) -> None:
-    end = machine.nights.begun() or (machine.closed + 1, "a")
+    end, _ = machine.nights.begun() or (machine.closed + 1, "a")
     machine.bring_back("state")
     machine.move_the_report()
     for log in ("b", "a"):
-        in_a_process(lambda log=log: machine.nights.take(end[0], log, is_bad=log == "a"))
-        in_a_process(lambda: machine.nights.take(end[0], "b"))
+        in_a_process(lambda log=log: machine.nights.take(end, log, is_bad=log == "a"))
+        machine.take_another(end)
     machine.is_whole = False
     machine.begin_anew()
 
@@ -251,36 +240,27 @@ def bring_back_the_state(machine: NightMachine) -> None:
 AFTERWARDS = [take_again, take_what_was_moved, fail_and_take_another, bring_back_the_state]
 
 
-def kill_each_line(machine: NightMachine, afterwards: Callable[[NightMachine], None], lines: range) -> None:
-    for at in lines:
-        machine.take(1, "a", False)
-        machine.keep("state")
-        end = machine.closed + 1
-        in_a_process(lambda end=end, at=at: machine.nights.take(end, "a"), at)
+@pytest.mark.parametrize("stride", [113, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("afterwards", AFTERWARDS)
+def test_a_night_that_is_killed_before_any_line(afterwards: Callable[[NightMachine], None], stride: int) -> None:
+    for machine in (NightMachine(), AloneMachine())[: 1 if stride > 1 else 2]:
+        try:
+            for at in range(1 + AFTERWARDS.index(afterwards), machine.lines, stride):
+                kill_a_night(machine, at, afterwards)
+        finally:
+            machine.teardown()
+
+
+def kill_a_night(machine: NightMachine, at: int, afterwards: Callable[[NightMachine], None]) -> None:
+    machine.take(1, "a", False)
+    machine.keep("state")
+    end = machine.closed + 1
+    in_a_process(lambda: machine.nights.take(end, "a"), at)
+    machine.no_window_is_answered_twice_and_no_answer_is_free()
+    if machine.begun or afterwards is bring_back_the_state:
+        afterwards(machine)
         machine.no_window_is_answered_twice_and_no_answer_is_free()
-        if machine.begun or afterwards is bring_back_the_state:
-            afterwards(machine)
-            machine.no_window_is_answered_twice_and_no_answer_is_free()
-        if machine.begun:
-            machine.take_again_what_was_killed()
-        if machine.closed > WINDOWS - 4:
-            machine.begin_anew()
-
-
-def kill_all_nights(machine: NightMachine, afterwards: Callable[[NightMachine], None], stride: int) -> None:
-    try:
-        kill_each_line(machine, afterwards, range(1 + AFTERWARDS.index(afterwards), machine.lines, stride))
-    finally:
-        machine.teardown()
-
-
-@pytest.mark.parametrize("afterwards", AFTERWARDS)
-def test_a_night_that_is_killed_before_any_line(afterwards: Callable[[NightMachine], None]) -> None:
-    kill_all_nights(NightMachine(), afterwards, 113)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("afterwards", AFTERWARDS)
-def test_a_night_that_is_killed_before_each_line(afterwards: Callable[[NightMachine], None]) -> None:
-    kill_all_nights(NightMachine(), afterwards, 1)
-    kill_all_nights(AloneMachine(), afterwards, 1)
+    if machine.begun:
+        machine.take_again_what_was_killed()
+    if machine.closed > WINDOWS - 4:
+        machine.begin_anew()

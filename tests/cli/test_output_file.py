@@ -27,14 +27,7 @@ LocalReplay._found = and_then
 from dp_transforms.cli.main import main
 main()
 """
-
-
-LINES = lines_that_write()
-EVERY_DAY = {"plan --output", "replay --output out.avro", "replay --dead-letter", "show --html", "stream --output"}
-
-
-def is_tried_daily(name):
-    return any(name.startswith(each) for each in EVERY_DAY)
+DAILY = ("plan --output", "replay --output out.avro", "stream --output")  # the other command lines are nightly
 
 
 @pytest.fixture
@@ -45,8 +38,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_program(program, *words, **options):
-    return run_python("-c", program, *words, environment={"PYTHONDONTWRITEBYTECODE": "1"}, **options)
+def run_program(program, *words):
+    return run_python("-c", program, *words, environment={"PYTHONDONTWRITEBYTECODE": "1"})
 
 
 def names_below(folder):
@@ -54,10 +47,13 @@ def names_below(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "output"),
-    [pytest.param(*line, marks=() if is_tried_daily(line[0]) else pytest.mark.nightly, id=line[0]) for line in LINES],
+    ("words", "output"),
+    [
+        pytest.param(words, output, marks=() if name.startswith(DAILY) else pytest.mark.nightly, id=name)
+        for name, words, output in lines_that_write()
+    ],
 )
-def test_a_full_disk_names_the_output_and_leaves_nothing(folder, name, words, output):
+def test_a_full_disk_names_the_output_and_leaves_nothing(folder, words, output):
     if words[0] == "audit":
         assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
     if words[0] == "replay" and "report.avro" in words:
@@ -96,8 +92,7 @@ def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
 def test_what_kill_9_leaves_is_removed_by_the_next_run(folder):
     words = ["replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--dead-letter", "rejected.jsonl"]
     before = names_below(folder)
-    killed = run_program(KILLED, *words)
-    assert killed.returncode == -9
+    assert run_program(KILLED, *words).returncode == -9
     left = {name.split("/")[0] for name in names_below(folder) - before}
     assert len(left) == 2
     assert all(name.startswith((".out.avro.", ".rejected.jsonl.")) for name in left)
