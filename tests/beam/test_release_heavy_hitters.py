@@ -153,7 +153,6 @@ def test_a_bundle_that_runs_twice_publishes_one_answer_with_a_fresh_key_too(plan
         ({"noise_key": SECRET}, "noise_key must be a path"),
         ({"noise_key": "/nowhere/at/all"}, "cannot be read: No such file"),
         ({"public_items": "items.txt"}, "no public items"),
-        ({"with_blocks": True}, "rounds"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused_when_the_pipeline_is_built(arguments, message):
