@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from dp_transforms.logs import EventFields, EventFileError
 from dp_transforms.logs.avro import records_of, to_arrow
 from dp_transforms.logs.avro_schema import check_schema
+from dp_transforms.logs.streams.log_folder import LogFolder
 from tests.helpers.avro_bytes import PACK, avro_container, varint, zigzag
 from tests.helpers.event_files_oracle import NAMES, SECRET, avro_schema, read_all
 from tests.helpers.shh_process import run_python
@@ -207,6 +208,15 @@ def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path, ending, ki
     _KINDS[kind](path)
     with pytest.raises(EventFileError, match="odd"):
         read_all(path)
+
+
+def test_a_stream_of_a_folder_passes_over_what_is_no_file(tmp_path):
+    for kind, make in _KINDS.items():
+        make(str(tmp_path / f"{kind}.jsonl"))
+    (tmp_path / "good.jsonl").write_bytes(_json(ROWS))
+    (partition,) = LogFolder(str(tmp_path), EventFields(), settle_seconds=0.1).partitions()
+    polled = partition.open().poll(None, max_records=1000, max_seconds=60)
+    assert (len(polled.batch), polled.rejected) == (len(ROWS), ())
 
 
 # Bombs: read in a process of its own, with a limit of CPU; it says how many rows it read and how much memory it took.
