@@ -6,7 +6,6 @@ import os
 import pathlib
 import random
 import re
-import weakref
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.logs import (
     EventFields,
     EventFileError,
-    avro,
     discovery,
     find_log_chunks,
     parquet,
@@ -87,14 +85,6 @@ def test_parts_of_a_row_group_count_on_in_its_file(tmp_path):
     assert row == len(ROWS)
 
 
-def test_a_row_group_that_ends_early_is_an_error(tmp_path):
-    (chunk,) = found_of("parquet", tmp_path)
-    for begin, end in ((390, 410), (200, 402)):
-        part = dataclasses.replace(chunk, span=(begin, end), first_row=begin, events=end - begin)
-        with pytest.raises(EventFileError, match="damaged after row 400"):
-            read_chunks([part], FIELDS)
-
-
 def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
     chunks = found_of("avro", tmp_path)
     path = pathlib.Path(chunks[0].path)
@@ -109,18 +99,6 @@ def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
         read_chunks([cut[3]], FIELDS)
     row = int(re.findall(r"row (\d+)", str(error.value))[0])
     assert cut[3].first_row < row < cut[3].first_row + (cut[3].events or 0)
-
-
-def test_an_avro_file_that_is_damaged_or_changed_stays_whole(tmp_path):
-    chunks = found_of("avro", tmp_path)
-    path = pathlib.Path(chunks[0].path)
-    assert len(avro.cut_chunk(chunks[0], 4)) > 3
-    content = path.read_bytes()
-    for changed in (content + b"\x02", content[: len(content) // 2], b"", content + content[-20:]):
-        path.write_bytes(changed)
-        assert avro.cut_chunk(chunks[0], 4) == chunks
-    path.unlink()
-    assert avro.cut_chunk(chunks[0], 4) == chunks
 
 
 def test_lines_of_an_exchanged_file_are_counted_again(tmp_path):
@@ -177,17 +155,12 @@ def test_a_line_over_many_parts_is_read_once(tmp_path):
 # Small blocks and small files are joined.
 
 
-def block_of(count, first=0, width=0, rejected=0):
+def block_of(count, first, rejected):
     """Users have names of their own, so none can be lost or be there twice."""
-    users = [f"u{first + number}".ljust(width, "-") for number in range(count)]
+    users = [f"u{first + number}" for number in range(count)]
     batch = EventBatch.of_columns(users, ["i"] * count, np.arange(first, first + count)) if count else empty_batch()
     bad = (RejectedEvents("log", tuple(range(rejected)), "broken line"),) if rejected else ()
     return ReadBlock(batch, bad, count + rejected, 7 * count)
-
-
-def blocks_of(sizes, width=0):
-    firsts = np.cumsum([0, *sizes]).tolist()
-    return [block_of(size, first, width, rejected=first % 3) for size, first in zip(sizes, firsts, strict=False)]
 
 
 def events_of(blocks):
@@ -212,35 +185,14 @@ def events_of(blocks):
     ],
 )
 def test_events_of_small_blocks_wait_and_nothing_else_does(sizes, joined):
-    blocks = blocks_of(sizes)
+    firsts = np.cumsum([0, *sizes]).tolist()
+    blocks = [block_of(size, first, first % 3) for size, first in zip(sizes, firsts, strict=False)]
     found = list(join_blocks(blocks, 10))
     assert [len(block.batch) for block in found] == joined
     assert events_of(found) == events_of(blocks)
     said = [(block.rejected, block.rows, block.bytes) for block in found]
     assert said[: len(blocks)] == [(block.rejected, block.rows, block.bytes) for block in blocks]
     assert said[len(blocks) :] in ([], [((), 0, 0)])
-
-
-def test_wide_rows_are_joined_up_to_some_bytes(monkeypatch):
-    """Each event takes its id of 1,000 bytes, and some 30 more."""
-    monkeypatch.setattr(discovery, "_JOINED_BYTES", 10_000)
-    found = list(join_blocks(blocks_of([4, 4, 4, 4, 20, 1], width=1000), 1_000_000))
-    assert [len(block.batch) for block in found] == [0, 0, 12, 0, 20, 0, 5]
-
-
-def test_what_was_joined_is_not_kept_while_the_next_block_is_read():
-    seen = []
-
-    def read():
-        for first in range(0, 40, 5):
-            assert not [batch for batch in seen if batch() is not None]
-            yield block_of(5, first)
-
-    for block in join_blocks(read(), 10):
-        if len(block.batch):
-            seen.append(weakref.ref(block.batch))
-        del block
-    assert len(seen) == 4
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -271,11 +271,9 @@ BOMBS = {
     "8 MB of broken lines.jsonl.gz": (lambda: _gzip(_JSON, b"{\n" * (MB // 2), 8), 24 + 4 * MB, 900),
     "100 MB of quotes.csv": (lambda: _CSV + b'"' * (100 * MB), 25, 400),
     "a million deep.jsonl": (lambda: _JSON + b"[" * 10**6 + b"]" * 10**6 + b"\n" + _JSON, 49, 320),
-    "a number of 10 MB.jsonl": (lambda: _JSON + b'{"user":' + b"9" * 10**7 + b"}\n", 25, 320),
     "a block of 1 GB.avro": (lambda: _block(1, _deflated(1024 * MB), "deflate"), "refused", 400),
     "a block that says 4 GB.avro": (lambda: _block(1, varint(2**32 - 1) + bytes(99), "snappy"), "refused", 320),
     "2^62 values.avro": (lambda: _block(1, zigzag(2**62) + bytes(64), "null", _LIST), "refused", 320),
-    "minus 2^62 values.avro": (lambda: _block(1, zigzag(-(2**62)) * 2 + bytes(64), "null", _LIST), "refused", 320),
     "4 million tiny records.avro": (lambda: _block(4 * MB, bytes(12 * MB)), 4 * MB, 900),
     "100 blocks of 15 MB.avro": (
         lambda: avro_container(
@@ -288,7 +286,6 @@ BOMBS = {
     "5 million equal rows.parquet": (lambda: _repeated("u", 5 * 10**6), 5 * 10**6, 700),
     "a label of 16 KB in a million rows.parquet": (lambda: _repeated("u" * 16_000, 10**6), 10**6, 700),
     "one label of 300 MB.parquet": (lambda: _repeated("u" * (300 * MB), 10), 10, 1900),
-    "a footer of 4 GB.parquet": (lambda: b"PAR1" + bytes(100) + b"\xff\xff\xff\xffPAR1", "refused", 320),
 }
 
 

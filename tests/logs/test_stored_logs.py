@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.cli.log_sample import sample_log
 from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks
 from dp_transforms.logs.discovery import cut_chunks, list_stored_logs, read_log_chunk
 from dp_transforms.stores import object_stores, remote_files
@@ -148,18 +147,6 @@ def test_an_avro_log_is_not_read_to_count_its_records(s3, bucket):
     s3.forget()
     assert len(_events([chunk])) == len(ROWS)
     assert len(s3.reads()) == 1
-
-
-@pytest.mark.parametrize("name", ["log.csv", "log.avro"])
-def test_a_look_at_a_large_log_fetches_little_of_it(s3, bucket, name):
-    """Of text its beginning and its end; of an Avro file its beginning."""
-    content = FORMATS[name]
-    content += b"x" * (8 << 20) if name == "log.avro" else b"\n" + (content.splitlines(keepends=True)[1]) * 200_000
-    remote_files.put_new(f"{bucket}/{name}", content)
-    s3.forget()
-    (sample,) = sample_log([bucket], None).samples
-    assert {"user", "item", "timestamp"} <= sample.records[0].keys()
-    assert sum(read.sent for read in s3.reads()) < min(3 << 20, len(content) * 0.7)
 
 
 def test_many_sources_name_a_log_once_and_in_order(bucket):
