@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.fuzz.avro_mutators import PACK, avro_container
+from tests.helpers.avro_bytes import PACK, avro_container
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.hostile_lines import MB
 from tests.neighbours.logs import ADDED_USER, Log, iso
