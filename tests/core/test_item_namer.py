@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.core import steps
-from dp_transforms.core.contributions import Contributions, keep_by_hash
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
@@ -112,11 +112,6 @@ def test_columns_equal_the_oracle(
     assert published(found, chosen) == expected(log, chosen, domain)
 
 
-def busy(source):
-    """The number of a user."""
-    return source.randrange(25)
-
-
 def oracle_of(log, chosen, domain=()):
     keys = chosen.stream_keys(SECRET)
     log = [event for event in log if not domain or event[1] in domain]
@@ -127,94 +122,25 @@ def expected(log, chosen, domain=()):
     return sorted(named.published for named in oracle_of(log, chosen, domain))
 
 
-@pytest.mark.parametrize(("seed", "forget_after"), enumerate([0, 1, 5, 40]))
-def test_columns_equal_the_oracle_on_busy_logs(seed, forget_after):
-    chosen = naming_settings(
-        40, most_tests=12, threshold=60, followed_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
-    )
-    log = busy_log(seed, 40, busy)
-    found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
-    assert published(found, chosen) == expected(log, chosen)
-
-
-def test_busy_logs_exercise_what_they_are_for():
-    """Without known items that nobody holds, forgotten ones and dropped pairs the equalities above would say little."""
+def test_columns_equal_the_oracle_on_busy_logs():
+    """Items are followed while nobody holds them, forgotten, and named anew; users have more than they can pay for."""
     named, again = [], 0
-    for seed in range(4):
+    for seed, forget_after in enumerate([0, 1, 5]):
         chosen = naming_settings(
-            40, most_tests=12, threshold=60, followed_threshold=20, forget_after=1 + seed, run_id=f"run {seed}"
+            40, most_tests=12, threshold=60, followed_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
         )
-        log = busy_log(seed, 40, busy)
+        log = busy_log(seed, 40, lambda source: source.randrange(25))
         of_run = oracle_of(log, chosen)
+        found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
+        assert published(found, chosen) == sorted(entry.published for entry in of_run)
         named += of_run
         again += sum(not entry.was_known for entry in of_run) - len({entry.item for entry in of_run})
-        weights = replay_weights(log, chosen, chosen.stream_keys(SECRET))
-        looks = [user for of_cell in weights.values() for user in of_cell]
-        assert {looks.count(user) for user in looks} == {12}, "each user has more pairs than its purse can pay"
-    assert again > 3, "items are forgotten and named anew"
+    assert again > 3
     assert sum(entry.nobody for entry in named) > 10
-    assert all(entry.was_known for entry in named if entry.nobody), "in an open domain"
+    assert all(entry.was_known for entry in named if entry.nobody)
     assert sum(entry.was_known and not entry.nobody for entry in named) > 50
     assert len({entry.level for entry in named}) > 3
     assert len({entry.at_least_users for entry in named}) > 2
-
-
-KEYS = naming_settings().stream_keys(SECRET)
-
-
-def pairs_of(held, keys=KEYS):
-    """``{user number: [(window, item)]}`` as columns."""
-    if not held:
-        return Contributions.none()
-    rows = sorted((user, window, item) for user, of_user in held.items() for window, item in of_user)
-    table, code = ItemTable.of_labels(pa.array([item for *_, item in rows], pa.string()), keys.hash_items)
-    users, windows = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
-    parts = [
-        Contributions(users[[at]].astype(np.uint64), np.array([0]), windows[[at]], code[[at]], table)
-        for at in range(len(rows))
-    ]
-    return Contributions.merge(parts)
-
-
-def test_which_pairs_are_dropped_is_uniform():
-    """5 of 8 pairs are kept: each pair with 5/8, each two with 5/8 * 4/7. Six sigma: false alarm below 1e-6."""
-    users = 4000
-    held = {user: [(window, item) for window in range(4) for item in "ab"] for user in range(users)}
-    pairs = pairs_of({0: held[0]})
-    repeated = Contributions(
-        np.arange(users, dtype=np.uint64) * np.uint64(2**40 + 1),
-        np.tile(np.arange(users), 8),
-        np.repeat(pairs.windows, users),
-        np.repeat(pairs.items, users),
-        pairs.table,
-    )
-    kept = keep_by_hash(repeated, np.full(users, 5), KEYS).reshape(8, users).T
-    assert (kept.sum(axis=1) == 5).all()
-    share = 5 / 8
-    assert np.abs(kept.mean(axis=0) - share).max() < 6 * np.sqrt(share * (1 - share) / users)
-    both = (kept[:, :, None] & kept[:, None, :]).mean(axis=0)[~np.eye(8, dtype=bool)]
-    assert np.abs(both - share * 4 / 7).max() < 6 * np.sqrt(share * 4 / 7 / users)
-
-
-def table_of(labels):
-    return ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
-
-
-def followed_of(known):
-    return dict(zip(known.table.labels.to_pylist(), known.last_named.tolist(), strict=True))
-
-
-def test_known_items_fit_in_cells_under_10_mb():
-    labels = [f"{number:07d}" + "x" * 60 for number in range(150_000)]
-    table, code = table_of(labels)
-    last_named = np.empty(len(labels), dtype=np.int64)
-    last_named[code] = np.arange(len(labels))
-    cells = FollowedItems(table, last_named).to_chunks()
-    assert len(cells) > 1
-    assert max(map(len, cells)) < 10_000_000
-    again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in reversed(cells)])
-    assert followed_of(again) == dict(zip(labels, range(len(labels)), strict=True))
-    assert (np.diff(again.table.hashes[:, 0].astype(object)) >= 0).all()
 
 
 def sums_of(cells, keys):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.core import columns as packed_columns
 from dp_transforms.core import item_table
-from dp_transforms.core.columns import are_ascending, group_slices, group_starts, order_in_groups, sort_distinct
+from dp_transforms.core.columns import order_in_groups, sort_distinct
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import EmptyItems
@@ -44,15 +44,6 @@ def test_labels_become_distinct_items_in_the_order_of_their_hashes(items):
     table, positions = table_of(items)
     assert content(table) == [(item, label(item)) for item in sorted(set(items))]
     assert [content(table)[at][0] for at in positions.tolist()] == items
-
-
-@given(parts=st.lists(HASHES, min_size=2, max_size=4))
-def test_merged_tables_hold_each_item_once_in_order(parts):
-    tables = [table_of(items)[0] for items in parts]
-    union, positions = ItemTable.merge(tables)
-    assert content(union) == [(item, label(item)) for item in sorted({item for items in parts for item in items})]
-    for table, at in zip(tables, positions, strict=True):
-        assert [content(union)[place] for place in at.tolist()] == content(table)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -186,14 +177,3 @@ def test_rows_are_ordered_by_code_then_hash_also_where_hashes_begin_alike(rows):
     codes = np.array([code for code, _, _ in rows], dtype=np.int64)
     hashes = np.array([row[1:] for row in rows], dtype=np.uint64).reshape(-1, 2)
     assert order_in_groups(codes, hashes.__getitem__).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=12))
-@settings(deadline=None)
-def test_groups_of_equal_rows(rows):
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 2)
-    slices = group_slices(columns[:, 0], columns[:, 1])
-    assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]
-    assert group_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
-    assert are_ascending(columns[:, 0], columns[:, 1]) == (rows == sorted(set(rows)))
-    assert are_ascending(columns[:, 1]) == all(one[1] < other[1] for one, other in itertools.pairwise(rows))

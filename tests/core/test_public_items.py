@@ -53,11 +53,6 @@ def test_the_fingerprint_tells_lists_apart():
     assert len({PublicItems.of_ids(items).fingerprint for items in lists}) == len(lists)
 
 
-def test_ids_of_a_log_and_of_a_list_are_the_same_text():
-    assert PublicItems.of_ids([7, "8", 9]).labels.to_pylist() == ["7", "8", "9"]
-    assert PublicItems.of_ids(pa.array([9, 7])).labels.to_pylist() == ["7", "9"]
-
-
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
@@ -74,6 +69,14 @@ def test_ids_of_a_log_and_of_a_list_are_the_same_text():
 def test_what_is_no_id_is_refused(ids, message):
     with pytest.raises(ValueError, match=message):
         PublicItems.of_ids(ids)
+    with pytest.raises(ValueError, match=r"none of them missing\. Use PublicItems\.of_ids"):
+        PublicItems(ids)
+
+
+def test_ids_are_texts_in_the_order_of_their_bytes_whatever_they_were():
+    assert PublicItems.of_ids([7, "8", 9]).labels.to_pylist() == ["7", "8", "9"]
+    assert PublicItems.of_ids(pa.array([9, 7])).labels.to_pylist() == ["7", "9"]
+    assert PublicItems(pa.array(["é", "\U0001f600", "a", "Z", "a"])).labels.to_pylist() == ["Z", "a", "é", "\U0001f600"]
 
 
 def test_size_limits(monkeypatch, tmp_path):
@@ -86,25 +89,6 @@ def test_size_limits(monkeypatch, tmp_path):
     path.write_bytes(b"a\n" * (1 << 19) + b"b")
     with pytest.raises(ValueError, match="must have at most 1 MB"):
         PublicItems.read(str(path))
-
-
-@pytest.mark.parametrize("labels", [["a", "b"], pa.array(["a", "b"], pa.large_string()), pa.array(["a", None])])
-def test_labels_that_are_no_ids_are_refused(labels):
-    with pytest.raises(ValueError, match=r"none of them missing\. Use PublicItems\.of_ids"):
-        PublicItems(labels)
-
-
-def test_labels_are_put_in_the_order_of_their_bytes():
-    assert PublicItems(pa.array(["é", "\U0001f600", "a", "Z", "a"])).labels.to_pylist() == ["Z", "a", "é", "\U0001f600"]
-
-
-def test_a_table_knows_its_items():
-    domain = PublicItems.of_ids([f"item {number}" for number in range(0, 5000, 2)])
-    table = ItemTable.of_labels(domain.labels, keys().hash_items)[0]
-    asked = pa.array([f"item {number}" for number in range(5000)])
-    assert table.contains(keys().hash_items(asked)).tolist() == [number % 2 == 0 for number in range(5000)]
-    assert len(table) == 2500
-    assert table.contains(np.zeros((0, 2), dtype=np.uint64)).tolist() == []
 
 
 def test_items_that_share_a_high_word_are_told_apart():

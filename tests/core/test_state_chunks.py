@@ -1,4 +1,7 @@
-"""Chunks of a state: they join in any order, and are in the buckets of their hashes."""
+"""Chunks of a state: they join in any order, are in the buckets of their hashes, and a part reads them all again."""
+
+import pathlib
+import tempfile
 
 import hypothesis.strategies as st
 import numpy as np
@@ -17,10 +20,11 @@ from dp_transforms.core.state_chunks import (
     unpack_chunk,
 )
 from dp_transforms.core.user_budgets import BudgetEntries
+from tests.helpers.rounds_runs import state_of
 from tests.helpers.state_entries import followed_of
 
 
-def purses_of(part):
+def budgets_of(part):
     users = np.array(sorted(part), dtype=np.uint64)
     ones = np.ones(len(users), np.uint32)
     return BudgetEntries(users, np.array([part[int(user)] for user in users], np.int64), ones, 0 * ones)
@@ -32,7 +36,7 @@ def hits_of(part):
 
 
 JOINS = {  # how entries are made of numbers by user or item, which number stays, and how they are read
-    Kind.USER_BUDGETS: (purses_of, min, lambda found: (found.users, found.left)),
+    Kind.USER_BUDGETS: (budgets_of, min, lambda found: (found.users, found.left)),
     Kind.HITS: (hits_of, max, lambda found: (found.users, found.hits)),
     Kind.FOLLOWED: (
         lambda part: followed_of([str(item) for item in part], list(part.values())),
@@ -47,8 +51,9 @@ JOINS = {  # how entries are made of numbers by user or item, which number stays
 @given(
     parts=st.lists(st.dictionaries(st.integers(0, 30) | st.integers(0, 2**64 - 1), st.integers(1, 9), max_size=20)),
     source=st.randoms(use_true_random=False),
+    shards=st.sampled_from([1, 2, 8]),
 )
-def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
+def test_entries_join_to_the_later_one_in_any_order_and_a_part_reads_them_all(kind, parts, source, shards):
     """The least that is left, the most that was paid, the window that an item was named in last."""
     make, later, numbers = JOINS[kind]
     cells, expected = [], {}
@@ -58,8 +63,13 @@ def test_entries_join_to_the_later_one_in_any_order(kind, parts, source):
     joined = join_chunks(kind, cells)
     source.shuffle(cells)
     assert join_chunks(kind, [*cells, *cells[:3], *joined]) == joined
-    keys, found = numbers(type(make({})).of_messages(joined))
-    assert dict(zip(keys.tolist(), found.tolist(), strict=True)) == expected
+    with tempfile.TemporaryDirectory() as folder:
+        part = state_of(pathlib.Path(folder) / "state", [(kind, cell) for cell in cells], 3, 9)
+        read = [each for shard in range(shards) for each in part.entries(kind, shard, shards)]
+    for found in (type(make({})).of_messages(joined), type(make({})).merge(read)):
+        keys, values = numbers(found)
+        assert dict(zip(keys.tolist(), values.tolist(), strict=True)) == expected
+    assert sum(map(len, read)) == len(expected), "each is in one shard"
 
 
 def test_items_that_were_named_long_ago_are_forgotten():
@@ -74,8 +84,6 @@ def test_the_bucket_of_a_hash_is_among_those_of_its_shard(value, shards):
     assert value % BUCKETS in buckets_of_shard(value % shards, shards)
 
 
-def test_a_cell_travels_with_its_kind_and_bucket():
+def test_a_chunk_travels_with_its_kind_and_bucket():
     for kind in Kind:
-        data = pack_chunk(kind, BUCKETS - 1, b"cell")
-        assert data
-        assert unpack_chunk(data) == (kind, BUCKETS - 1, b"cell")
+        assert unpack_chunk(pack_chunk(kind, BUCKETS - 1, b"chunk")) == (kind, BUCKETS - 1, b"chunk")

@@ -122,58 +122,27 @@ def test_core_equals_oracle(
     assert found == oracle_reports(log, chosen, SECRET, domain)
 
 
-@settings(max_examples=6, deadline=None)
-@given(seed=st.integers(0, 2**32), sliding=st.sampled_from([1, 3]), limit=st.sampled_from([1, 3]))
 @pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "kms21"])
 @pytest.mark.parametrize("domain", [(), DOMAIN])
-def test_core_equals_oracle_on_busy_logs(mode, domain, seed, sliding, limit):
-    log = busy_log(seed)
-    chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
-    expected = oracle_reports(log, chosen, SECRET, domain)
-    for at_once in (None, 100):
-        cut = {"shards": 3, "windows_per_range": 2, "batch_size": 70, "at_once": at_once}
-        assert run_core(log, chosen, **cut, domain=domain) == expected
-
-
-@pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "kms21"])
-@pytest.mark.parametrize("domain", [(), DOMAIN])
-@pytest.mark.parametrize("sliding", [1, 3])
-def test_busy_logs_exercise_what_they_are_for(mode, domain, sliding):
-    """Without reports, bounded users and users kept out in between, the equalities above would say little."""
-    transcripts = [
-        oracle_transcript(
-            busy_log(seed),
-            monitor_settings(mode, 1, sliding, threshold=5, domain=domain, run_id=f"run {seed}"),
-            SECRET,
-            domain,
-        )
-        for seed in range(10)
-    ]
-    assert sum(len(found.reports) for found in transcripts) >= 10
-    assert sum(len(found.bounded) for found in transcripts) >= 100
-    assert sum(found.kept_out for found in transcripts) >= 20
+def test_core_equals_oracle_on_busy_logs(mode, domain):
+    """Users are bounded, charged, excluded and kept out, and of public items some are published that nobody holds."""
+    transcripts = []
+    for seed, (sliding, limit) in enumerate([(1, 1), (3, 1), (1, 3), (3, 3)]):
+        log = busy_log(seed)
+        chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
+        transcripts.append(oracle_transcript(log, chosen, SECRET, domain))
+        for at_once in (None, 100):
+            cut = {"shards": 3, "windows_per_range": 2, "batch_size": 70, "at_once": at_once}
+            assert run_core(log, chosen, **cut, domain=domain) == transcripts[-1].reports
+    assert sum(len(found.reports) for found in transcripts) >= 5
+    assert sum(len(found.bounded) for found in transcripts) >= 50
+    assert sum(found.kept_out for found in transcripts) >= 10
     zones = {hitter.zone for found in transcripts for report in found.reports for hitter in report.heavy_hitters}
     assert zones == ({"above", "between"} if mode == "hits" else {None})
-    if domain:
-        assert sum(found.false_reports for found in transcripts) >= 10
-        assert sum(found.idle for found in transcripts) >= 3 or mode == "hits"
+    assert sum(found.false_reports for found in transcripts) >= 4 * bool(domain)
 
 
 ONE = 1 << 128
-
-
-@pytest.mark.parametrize("epsilon", [32.0, 8.0, 1.0])
-def test_an_item_that_nobody_holds_is_published_with_the_exact_tail_at_any_threshold(epsilon):
-    """Also at the last entry of the table, and behind it, where the tail is below 2^-128."""
-    chosen = monitor_settings(epsilon=epsilon)
-    keys = chosen.stream_keys(SECRET)
-    oracle = ReferenceNoise(chosen, keys)
-    tails = []
-    for threshold in range(1, int(100 / epsilon) + 4):
-        tails.append(SingleNoise(epsilon, threshold, keys).empty_item_tail())
-        assert tails[-1] == oracle.tail(threshold)
-    assert tails[0] > 0
-    assert tails[-1] == 0
 
 
 ITEMS = [f"item {number}" for number in range(60)]
@@ -198,28 +167,6 @@ def cells():
 
 def groups_of(held):
     return [held.holders[low:high].tolist() for low, high in zip(held.splits[:-1], held.splits[1:], strict=True)]
-
-
-def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders():
-    chosen = monitor_settings(threshold=6)
-    keys, held = chosen.stream_keys(SECRET), cells()
-    oracle = ReferenceNoise(chosen, keys)
-    passed = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys).may_pass(held)
-    wanted = [
-        not users or oracle.may_pass(window, tuple(held.table.hashes[item].tolist()), users)
-        for window, item, users in zip(held.windows.tolist(), held.items.tolist(), groups_of(held), strict=True)
-    ]
-    assert passed.tolist() == wanted
-    assert 10 < sum(wanted) < 50
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_every_cell_that_nobody_holds_passes_the_first_stage(mode):
-    """Whatever the threshold: it is there because its noise is known to reach it. Of held cells hardly one passes."""
-    chosen = monitor_settings(mode, threshold=900)
-    passed = query_noise(chosen, chosen.stream_keys(SECRET)).may_pass(cells())
-    assert passed[cells().counts == 0].all()
-    assert passed.all() == (mode == "kms21")
 
 
 def asked(chosen, kinds):

@@ -272,6 +272,24 @@ def test_cells_are_cut_by_window_and_by_shard_of_items(name, data, windows, shar
         }
 
 
+def test_large_states_are_cut_into_chunks_below_10_megabytes():
+    """Of at most 16 bytes for each user who has paid hits, and 24 for each who has paid tests."""
+    many = 1_000_000
+    users = np.arange(many, dtype=np.uint64) * np.uint64(9_223_372_036_854) + np.uint64(1)
+    ones = np.ones(many, np.uint32)
+    table, places = ItemTable.of_labels(pa.array([f"{n:07d}" + "x" * 60 for n in range(150_000)]), KEYS.hash_items)
+    for entries, bytes_of_each in (
+        (HitEntries(users, ones), 16),
+        (BudgetEntries(users, np.full(many, 7), ones, ones), 24),
+        (FollowedItems(table, places), 100),
+    ):
+        chunks = entries.to_chunks()
+        assert len(chunks) > 1
+        assert max(map(len, chunks)) < 10_000_000
+        assert sum(map(len, chunks)) <= bytes_of_each * len(entries) + 1000
+        assert type(entries).of_messages(reversed(chunks)).to_bytes() == entries.to_bytes()
+
+
 @each_case
 def test_no_rows_are_a_table_too(case):
     kind = type(case.build({}))

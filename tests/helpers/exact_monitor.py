@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def _clipped(count: int | None, cap: int) -> int | None:
 class Piece:
     """A range of draws of one item with one noise outcome: its weight in 2^256 and the two ends of its uniforms."""
 
-    weight: int
+    weight: int | Fraction
     pass_uniform: int
     noise_uniforms: tuple[int, int]
 
@@ -193,8 +194,11 @@ def pieces_of(tails: TailIntegers, margin: int, last_value: int) -> Iterator[Pie
 
 @dataclasses.dataclass
 class Outcome:
-    weight: int
+    """chunks: of the state."""
+
+    weight: int | Fraction
     state: MonitorState
+    chunks: list[bytes]
 
 
 class WindowProbe:
@@ -210,41 +214,56 @@ class WindowProbe:
         self, window: int, holders_by_item: Sequence[Sequence[int]], state: MonitorState, cap: int
     ) -> dict[Transcript, Outcome]:
         """cap: counts from here on are one outcome. The state after a transcript must be a function of it."""
-        cells = cells_of(window, holders_by_item)
-        numbers = [int(low) for low in cells.table.hashes[:, 1]]
-        threshold = self._settings.threshold
-        pieces = []
-        seen: set[int] = set()  # holders of earlier items, which these may exclude
-        for holders in holders_by_item:
-            if not holders:
-                continue
-            least_active = sum(
-                user not in seen and hits_of(state, user) < self._settings.hits_per_user for user in holders
-            )
-            pieces.append([*pieces_of(self._tails, threshold - len(holders), cap - least_active)])
-            seen.update(holders)
         found: dict[Transcript, Outcome] = {}
-        stored: dict[Transcript, list[bytes]] = {}  # the budgets of each outcome
+        pieces = self.held_pieces(holders_by_item, state, cap)
+        self.collect(found, window, cells_of(window, holders_by_item), pieces, state, cap)
+        assert sum(outcome.weight for outcome in found.values()) == (ONE * ONE) ** len(pieces)
+        return found
+
+    def held_pieces(
+        self, holders_by_item: Sequence[Sequence[int]], state: MonitorState, cap: int
+    ) -> dict[int, list[Piece]]:
+        """The draws of each item that somebody holds, by its number."""
+        pieces: dict[int, list[Piece]] = {}
+        seen: set[int] = set()  # holders of earlier items, which these may exclude
+        for item, holders in enumerate(holders_by_item):
+            if holders:
+                limit = self._settings.hits_per_user
+                least_active = sum(user not in seen and hits_of(state, user) < limit for user in holders)
+                margin = self._settings.threshold - len(holders)
+                pieces[item] = [*pieces_of(self._tails, margin, cap - least_active)]
+                seen.update(holders)
+        return pieces
+
+    def collect(
+        self,
+        found: dict[Transcript, Outcome],
+        window: int,
+        cells: ItemHolders,
+        pieces: Mapping[int, Sequence[Piece]],
+        state: MonitorState,
+        cap: int,
+        scale: int | Fraction = 1,
+    ) -> None:
+        """Adds what these cells can publish, for all combinations of draws. scale: of their weights."""
         known: dict[tuple[int, ...], ItemHolders] = {}  # candidates by the pass bits, on which alone they depend
-        for combination in itertools.product(*pieces):
-            weight = math.prod(piece.weight for piece in combination)
+        for combination in itertools.product(*pieces.values()):
+            weight = scale * math.prod(piece.weight for piece in combination)
+            passes = tuple(piece.pass_uniform for piece in combination)
             for end in (0, 1):
-                passes = tuple(piece.pass_uniform for piece in combination)
-                self._keys.passes = dict(zip(numbers, passes, strict=True))
-                self._keys.noise = dict(zip(numbers, (piece.noise_uniforms[end] for piece in combination), strict=True))
+                self._keys.passes = dict(zip(pieces, passes, strict=True))
+                self._keys.noise = dict(zip(pieces, (piece.noise_uniforms[end] for piece in combination), strict=True))
                 after = copy_state(state)
                 if passes not in known:
                     known[passes] = find_candidates(cells, self._settings, self._keys)  # type: ignore[arg-type]
                 report = close_window(self._monitor, window, known[passes], after)
-                transcript, budgets = transcript_of(report, cap), after.budgets.chunks()
+                transcript = transcript_of(report, cap)
                 if end == 0:
                     first_end = transcript
-                    outcome = found.setdefault(transcript, Outcome(0, after))
+                    outcome = found.setdefault(transcript, Outcome(0, after, after.budgets.chunks()))
                     outcome.weight += weight
                 assert transcript == first_end, "one noise value, two results"
-                assert budgets == stored.setdefault(transcript, budgets), "one transcript, two charges"
-        assert sum(outcome.weight for outcome in found.values()) == (ONE * ONE) ** len(pieces)
-        return found
+                assert after.budgets.chunks() == found[transcript].chunks, "one transcript, two charges"
 
 
 def log_ratio(numerator: int, denominator: int) -> float:

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from dp_transforms.accounting.price_list import smallest_open_threshold
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, KMS21, LABELS, looks_plan, short_looks_plan
@@ -151,28 +151,6 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
         return plan.max_users * worst + most_unheld * tail(plan.contributions.noise, allowed + 1 + 4 * largest)
 
     assert wrong(plan.likely_noise) <= plan.contributions.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
-
-
-def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error():
-    """Exact: the purses of all users, spent on items of n users that weigh w, for the n and w with most wrong sizes."""
-    plan = short_looks_plan(size_error=0.05)
-    wrong_before = mpmath.mpf(0)
-    for threshold in (plan.threshold, plan.followed_threshold):
-        boundaries = threshold + plan.contributions.spacing * np.arange(40)
-        stated = stated_users(boundaries, plan.likely_noise, plan.contributions.weights[-1])
-        before = -(-(boundaries - plan.contributions.noise.smallest_margin(0.05) + 1) // plan.contributions.weights[-1])
-        for users in (1, 2, 3, 4, 5, 8, 12, 20, 30, 50, 100):
-            for weight, units in [*zip(plan.contributions.weights, plan.contributions.units, strict=True)][::-20]:
-                items = mpmath.mpf(plan.max_users) * (BUDGET_UNITS // units) / users
-                for sizes in (stated, before):
-                    first = boundaries[np.flatnonzero(sizes > users)[0]]
-                    margin = int(first) - users * weight
-                    wrong = items * (tail(plan.contributions.noise, margin) if margin > 0 else 1)
-                    if sizes is stated:
-                        assert wrong <= plan.contributions.size_error
-                    else:
-                        wrong_before = max(wrong, wrong_before)
-    assert wrong_before > 1000, "with sizes that are right one by one"
 
 
 def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts():

@@ -12,9 +12,7 @@ from dp_transforms.accounting.charging_game import GameAccountant, charging_game
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.core.hit_noise import epsilon_spent
-from dp_transforms.core.public_items import PublicItems
-from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
+from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, calibrated_plan
 from tests.helpers.plan_files import with_changes
 
 
@@ -49,24 +47,6 @@ def test_every_share_is_kept_and_nothing_is_wasted(mode, epsilon, delta, hits, k
     assert plan.shares.hash == keys * (plan.max_users + plan.max_items**2 / 2**64) / 2**64
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 2) > plan.delta_open
-
-
-def test_threshold_by_choice():
-    with pytest.raises(ValueError, match=r"threshold must be >= 490, .* got 489\. Use 490"):
-        calibrated_plan(threshold=489)
-    assert calibrated_plan(threshold=490) == LABELS
-    higher = calibrated_plan(threshold=1000)
-    assert higher.threshold == 1000
-    assert higher.delta_open < LABELS.delta_open / 1000
-    assert higher.hits.epsilon_per_query > LABELS.charged_hits.epsilon_per_query  # the freed share buys less noise
-
-
-def test_sliding_windows_count_each():
-    sliding = WindowSchedule(START, START + 384 * 3600, 3600, 900)
-    plan = calibrated_plan(schedule=sliding)
-    assert plan.queries_per_user == 3 * (384 * 4 + 3)
-    assert plan.threshold > LABELS.threshold
-    assert f"{sliding.horizon:,} windows" in plan.guarantee
 
 
 def test_smallest_detectable():
@@ -220,19 +200,6 @@ def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits)
         if cut <= hits:
             delta = ThresholdMonitorAccountant(**noise, hits=cut).delta(running[cut - 1])
             assert delta <= plan.shares.paid * (1 + 1e-9)
-
-
-def test_a_known_domain_gives_all_of_delta_to_the_accountant():
-    assert IN_DOMAIN.delta_open == 0
-    assert IN_DOMAIN.shares.paid > 1.99 * LABELS.shares.paid
-    assert IN_DOMAIN.charged_hits.epsilon_per_query > LABELS.charged_hits.epsilon_per_query
-    assert (IN_DOMAIN.domain_size, IN_DOMAIN.public_items.fingerprint) == (1000, DOMAIN.fingerprint)
-    assert IN_DOMAIN.public_items is not None
-    assert LABELS.public_items is None
-    assert (
-        IN_DOMAIN.fingerprint
-        != calibrated_plan(public_items=PublicItems.of_ids([f"other-{n}" for n in range(1000)])).fingerprint
-    )
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])

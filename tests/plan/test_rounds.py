@@ -1,13 +1,11 @@
-"""Plans with looks in rounds, and the candidates of their rounds."""
+"""Plans with rounds: their units, thresholds and sizes, and the exact game of two rounds."""
 
 import dataclasses
-import itertools
 import json
 import math
 import pathlib
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
@@ -15,18 +13,14 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
-from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
-from dp_transforms.core.round_candidates import Candidates, WindowBlocks
 from dp_transforms.core.user_budgets import BudgetPacing
 from dp_transforms.plan.calibration import checked_contributions
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import threshold_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
 from tests.helpers.modes import units_of_shares
-from tests.helpers.rounds_runs import SCHEDULE, calibrated, left_out_of, trial_with_rounds
-from tests.helpers.small_runs import SECRET
-from tests.helpers.trials import looks_trial, trial_of
+from tests.helpers.rounds_runs import SCHEDULE, calibrated
+from tests.helpers.trials import looks_trial
 from tests.reference.prices import look_price
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
@@ -44,12 +38,6 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
     days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400))
     assert days.paid_rounds.block_seconds == 30 * 86_400
     assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE) == plan
-
-
-def test_each_round_pays_for_a_test():
-    least = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, most_contributions=3)
-    assert least.paid_contributions.most_tests == 30
-    assert least.paid_rounds.units == calibrated().paid_rounds.units
 
 
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
@@ -180,8 +168,9 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     assert error(terms.likely_noise) <= looks.size_error / 5 < error(terms.likely_noise - 2)
 
 
-@pytest.mark.parametrize("shares", [(10, 5, 20, 100), (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
-@pytest.mark.parametrize("looks", [10, 100])
+@pytest.mark.parametrize(
+    ("shares", "looks"), [((10, 5, 20, 100), 10), ((10, 5, 1, 100), 100), ((10, 17, 100), 100), ((10, 100), 10)]
+)
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
     plan = calibrated(units=units_of_shares(*shares))
     users, tail = plan.found_from(looks, followed=True), plan.paid_contributions.noise.upper_tail
@@ -195,83 +184,8 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
     assert 0.95 <= found < 0.985
 
 
-def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named():
-    one = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="stream")
-    assert calibrated().found_from(100, followed=True) < one.found_from(100) < calibrated().found_from(100)
-
-
 def _days(window_seconds):
     return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)
-
-
-_ITEMS, _SECOND = 5, 30  # windows of the second block
-
-
-@pytest.mark.parametrize("share", [0, 0.02, 0.5, 1])
-@pytest.mark.parametrize("windows", [WINDOWS_AT_ONCE - 1, WINDOWS_AT_ONCE, WINDOWS_AT_ONCE + 1, 200])
-def test_what_is_left_out_is_told_and_read_again(windows, share):
-    """Of two blocks, by two shards of items, and however it is cut into messages."""
-    draws, keys = np.random.default_rng(windows), trial_of(calibrated()).stream_keys(SECRET)
-    schedule = WindowSchedule.fixed(0, 10 * (windows + _SECOND), 10)
-    of_windows = WindowBlocks(schedule, 10 * windows, 0, windows + _SECOND)
-    table, _ = ItemTable.of_labels(pa.array([*map(str, range(_ITEMS))]), keys.hash_items)
-    blocks, ones = np.repeat([0, windows], _ITEMS), np.ones(2 * _ITEMS, dtype=np.int64)
-    in_blocks = NamedItems(blocks, np.tile(np.arange(_ITEMS), 2), ones, ones, table)
-    whole = Candidates.of_names(of_windows, in_blocks, NamedItems.none())
-    everything = {(window, str(item)) for window in range(windows + _SECOND) for item in range(_ITEMS)}
-    assert _drawn(whole) == everything
-    left_out = set()
-    told = list[NamedItems]()
-    for shard in range(2):
-        of_shard = whole.of_shard(shard, 2)
-        places = np.concatenate(of_shard.open_places(7))
-        places = places[draws.random(len(places)) < share]
-        left_out |= _named(of_shard.table, *of_shard.cells_of(places))
-        of_shard_told = of_shard.left_out(places)
-        told += of_shard_told.halves() or [of_shard_told]
-    after = Candidates.of_names(of_windows, in_blocks, NamedItems.of_messages([each.to_bytes() for each in told]))
-    assert _drawn(after) == everything - left_out
-    assert after.drawn == len(everything) - len(left_out)
-    joined = NamedItems.merge(told)
-    assert _named(joined.table, *left_out_of(joined)) == left_out
-    assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
-
-
-@pytest.mark.parametrize(("windows", "message"), [([0, 3], "not in its block"), ([3, 2], "must ascend")])
-def test_what_cannot_be_a_pair_of_a_later_round_is_refused(windows, message):
-    """The second item was named in the first block alone."""
-    of_windows = WindowBlocks(WindowSchedule.fixed(0, 40, 10), 20, 0, 4)
-    table, _ = ItemTable.of_labels(pa.array(["a", "b"]), trial_of(calibrated()).stream_keys(SECRET).hash_items)
-    ones = np.ones(3, dtype=np.int64)
-    in_blocks = NamedItems(np.array([0, 0, 2]), np.array([0, 1, 0]), ones, ones, table)
-    named = NamedItems(np.array(windows), np.array([1, 1]), ones[:2], ones[:2], table)
-    with pytest.raises(ValueError, match=message):
-        Candidates.of_names(of_windows, in_blocks, named)
-
-
-def _drawn(candidates):
-    return set().union(
-        *(_named(candidates.table, *candidates.cells_of(places)) for places in candidates.open_places(50))
-    )
-
-
-def _named(table, windows, items):
-    labels = table.labels.to_pylist()
-    return {(window, labels[item]) for window, item in zip(windows.tolist(), items.tolist(), strict=True)}
-
-
-def test_a_block_that_two_parts_share_is_a_block_of_each():
-    """Named by its first window of the part: so the noise of one is not that of the other."""
-    trial = trial_with_rounds(35)
-    seen = set()
-    for first, end in itertools.pairwise((0, 2, 5, 6, 12)):
-        blocks, windows = WindowBlocks.of(trial, first, end), np.arange(first, end)
-        found = blocks.of_windows(windows)
-        assert seen.isdisjoint(found.tolist())
-        seen.update(found.tolist())
-        assert (found <= windows).all()
-        assert (windows < blocks.ends(found)).all()
-        assert [first, *np.unique(blocks.ends(found))] == [*np.unique(found), end]
 
 
 def test_all_parts_together_have_the_false_names_of_one_run():

@@ -232,21 +232,9 @@ def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name):
         *(changed_plan(LABELS, {place: key}) for place in ("hits.publishes", "threshold", "contributions")),
         LABELS.to_json().replace('"epsilon"', f'"{name}": 1, "{name}": 2, "epsilon"', 1),
     ]
-    for text in hostile:
+    for text in (*hostile, "", "[" * 1_000_000, "{", "[]", "null", '{"format_version": 1}'):
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             Plan.from_json(text)
         message = str(caught.value)
         assert message.isprintable()
         assert len(message) < 1000
-
-
-@pytest.mark.parametrize("text", ["", "[" * 100_000, "[" * 1_000_000, "{", "[]", "null", "3", '{"format_version": 1}'])
-def test_what_is_no_plan_is_refused(text):
-    with pytest.raises(ValueError, match="the plan"):
-        Plan.from_json(text)
-
-
-def test_more_noise_than_needed_is_allowed():
-    weaker = with_changes(LABELS, {"hits.epsilon_per_query": 0.05, "threshold": 600})
-    assert Plan.from_json(weaker.to_json()) == weaker
-    assert weaker.charged_hits.zone_width == 40

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
+from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import EmptyItems, binomial_integers
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
-from tests.helpers.core_runs import close_window
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
@@ -30,13 +29,11 @@ from tests.helpers.exact_monitor import (
     Transcript,
     WindowProbe,
     cells_of,
-    copy_state,
     hits_of,
     pieces_of,
     settings_for,
     state_with_hits,
     target_probability,
-    transcript_of,
 )
 from tests.helpers.trial_plan import TrialPlan
 
@@ -88,15 +85,16 @@ class DomainProbe(WindowProbe):
     ) -> dict[Transcript, Outcome]:
         """As of `WindowProbe`; weights are fractions that add up to (2^256)^held, over the items with holders."""
         assert len(holders_by_item) == self._settings.domain_size
-        held = [item for item, holders in enumerate(holders_by_item) if holders]
+        held = self.held_pieces(holders_by_item, state, cap)
         cells = cells_of(window, holders_by_item)
         found: dict[Transcript, Outcome] = {}
         for share, drawn in self._drawn():
             self._keys.window = window
             empty = self._empty_items(window)
             assert sorted(empty.table.hashes[:, 1].tolist()) == sorted(drawn)
-            merged = ItemHolders.merge([cells, empty])
-            self._collect(found, window, holders_by_item, state, cap, merged, share, drawn)
+            pieces = held | {item: self._pieces_given_pass(cap) for item in drawn if item not in held}
+            scale = share / (ONE * ONE) ** (len(pieces) - len(held))
+            self.collect(found, window, ItemHolders.merge([cells, empty]), pieces, state, cap, scale)
         assert sum(outcome.weight for outcome in found.values()) == (ONE * ONE) ** len(held)
         return found
 
@@ -118,52 +116,6 @@ class DomainProbe(WindowProbe):
                 left_out = tuple(item for item in range(size) if item not in drawn)
                 self._keys.words = (left_out if 2 * number > size else drawn) or (0,)
                 yield Fraction(high - low, ONE * math.comb(size, number)), drawn
-
-    def _collect(
-        self,
-        found: dict[Transcript, Outcome],
-        window: int,
-        holders_by_item: Sequence[Sequence[int]],
-        state: MonitorState,
-        cap: int,
-        merged: ItemHolders,
-        share: Fraction,
-        drawn: tuple[int, ...],
-    ) -> None:
-        threshold = self._settings.threshold
-        numbers, pieces = [], []
-        seen: set[int] = set()  # holders of earlier items, which these may exclude
-        for item, holders in enumerate(holders_by_item):
-            if holders:
-                least = sum(
-                    user not in seen and hits_of(state, user) < self._settings.hits_per_user for user in holders
-                )
-                seen.update(holders)
-                pieces.append([*pieces_of(self._tails, threshold - len(holders), cap - least)])
-                numbers.append(item)
-            elif item in drawn:
-                pieces.append(self._pieces_given_pass(cap))
-                numbers.append(item)
-        held = sum(bool(holders) for holders in holders_by_item)
-        scale = share * Fraction((ONE * ONE) ** held, (ONE * ONE) ** len(pieces))
-        known: dict[tuple[int, ...], ItemHolders] = {}  # candidates by the pass bits, on which alone they depend here
-        for combination in itertools.product(*pieces):
-            weight = scale * math.prod(piece.weight for piece in combination)
-            for end in (0, 1):
-                passes = tuple(piece.pass_uniform for piece in combination)
-                self._keys.passes = dict(zip(numbers, passes, strict=True))
-                self._keys.noise = dict(zip(numbers, (piece.noise_uniforms[end] for piece in combination), strict=True))
-                after = copy_state(state)
-                if passes not in known:
-                    known[passes] = find_candidates(merged, self._settings, self._keys)  # type: ignore[arg-type]
-                report = close_window(self._monitor, window, known[passes], after)
-                transcript = transcript_of(report, cap)
-                if end == 0:
-                    first_end = transcript
-                    outcome = found.setdefault(transcript, Outcome(0, after))
-                    outcome.weight += weight  # type: ignore[assignment]
-                assert transcript == first_end, "one noise value, two results"
-                assert after.budgets.chunks() == outcome.state.budgets.chunks(), "one transcript, two charges"
 
     def _pieces_given_pass(self, cap: int) -> list:
         """Of a drawn item that nobody holds: its noise values, given that it reaches the threshold."""
@@ -265,16 +217,3 @@ def test_an_item_that_nobody_holds_is_published_with_the_probability_of_the_tail
     paid = DomainProbe(settings).outcomes(0, [[*SHARED]], state_with_hits(dict.fromkeys(SHARED, 1)), 9)
     for transcript, outcome in paid.items():
         assert abs(outcome.weight / (ONE * ONE) - nobody[transcript].weight) <= Fraction(8, ONE)
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_three_items_are_three_independent_coins(mode: str) -> None:
-    settings = settings_for(mode, 0.5, 1, 2, ZONE, max_items=3, domain_size=3)
-    share = float(Fraction(TailIntegers(0.5)(2), ONE))
-    chances: dict[tuple[str, ...], float] = {}
-    for transcript, outcome in DomainProbe(settings).outcomes(0, [[], [], []], state_with_hits({}), 5).items():
-        named = tuple(sorted(hitter.item for hitter in transcript[3])) if transcript else ()
-        chances[named] = chances.get(named, 0.0) + float(outcome.weight)
-    assert len(chances) == 8
-    for named, chance in chances.items():
-        assert chance == pytest.approx(share ** len(named) * (1 - share) ** (3 - len(named)), rel=1e-12)
