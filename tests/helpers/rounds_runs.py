@@ -159,7 +159,7 @@ class Run:
         self.rounds: list[OfRound] = []
         self.stored: list[tuple[Kind, bytes]] = []
         part = part or RunPart.whole(trial.schedule)
-        self.trial, self.part = trial, part
+        self.trial = trial
         windows = range(part.first, part.end)
         keys, held, counts = trial.stream_keys(SECRET), contributions_of(log, trial, part), Counter[str]()
         for number in range(len(trial.rounds.units)):
