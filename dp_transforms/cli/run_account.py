@@ -12,7 +12,7 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import LogError, Options, user_errors
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.runs.records import Caps, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
+from dp_transforms.runs.records import Caps, LedgerError, PartRequest, RunRefusedError, Verdict
 
 if TYPE_CHECKING:
     from dp_transforms.runs.ledger import Ledger
@@ -62,17 +62,17 @@ class RunAccount:
             yield verdict.run_id
         except BaseException as error:
             is_of_log = isinstance(error, LogError)
-            was_resumed = verdict.kind == VerdictKind.RESUMES
-            tell_failure(self.ledger, verdict, forget=is_of_log and bool(is_private) and not was_resumed)
-            if is_of_log and is_private is not None:
-                words = "is not for another log: its job publishes by itself, and may have done so. Another log is a"
-                words += " new run, which pays."
-                if is_private:
-                    words = (
-                        "published nothing. To use it when the log is mended: the same command with --run-id"
-                        f" {verdict.run_id}, without --noise-key-file."
-                    )
-                tell(f"The run stays charged, and {words}")
+            tell_failure(self.ledger, verdict, forget=is_of_log and bool(is_private))
+            if is_of_log and is_private:
+                tell(
+                    "The run stays charged, and published nothing. To use it when the log is mended: the same command"
+                    f" with --run-id {verdict.run_id}, without --noise-key-file."
+                )
+            elif is_of_log and is_private is not None:
+                tell(
+                    "The run stays charged, and is not for another log: its job publishes by itself, and may have done"
+                    " so. Another log is a new run, which pays."
+                )
             raise
         finish(
             self.ledger,

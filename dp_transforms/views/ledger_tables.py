@@ -1,4 +1,4 @@
-"""A ledger as tables for a terminal, and as JSON. Names may be hostile: they are escaped."""
+"""A ledger for a terminal, entry by entry, and as JSON. Names may be hostile: they are escaped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-import rich.box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,13 +16,12 @@ from dp_transforms.runs.records import Balance, Part, Run, Status, amount
 from dp_transforms.views.report_words import is_ascii_only, label_text
 
 _AMOUNTS = tuple(f"{what}_{of}" for of in ("epsilon", "delta") for what in ("max", "spent", "left"))
-_ANY_WIDTH = 1_000_000  # what a table would take if the terminal were so wide
 
 RunWithParts = tuple[Run, list[Part]]
 
 
 def print_balances(balances: Sequence[Balance]) -> None:
-    """One row for each population."""
+    """What each population has spent, and what is left."""
     console = Console(highlight=False)
     ascii_only = is_ascii_only(console)
     if not balances:
@@ -49,7 +47,7 @@ def print_balances(balances: Sequence[Balance]) -> None:
 
 
 def print_runs(runs: Sequence[RunWithParts]) -> None:
-    """One row for each run."""
+    """What became of each run."""
     console = Console(highlight=False)
     ascii_only = is_ascii_only(console)
     heads = ("run", "population", "stream", "range", "windows", "status", "planned", "reserved by", "at")
@@ -136,18 +134,10 @@ def _exact(value: Decimal) -> str:
 
 
 def _print_rows(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; where it is wider than the terminal, row by row with a line for each cell."""
-    table = Table(box=rich.box.SIMPLE, pad_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold")
+    """A line for each cell: as a table they would be wider than most terminals."""
     for row in rows:
-        table.add_row(*map(Text, row))
-    if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum <= console.width:
-        console.print(table)
-        return
-    for row in rows:
-        stacked = Table.grid(padding=(0, 2))
+        entry = Table.grid(padding=(0, 2))
         for head, cell in zip(heads, row, strict=True):
-            stacked.add_row(head, Text(cell, overflow="fold"))
-        console.print(stacked)
+            entry.add_row(head, Text(cell, overflow="fold"))
+        console.print(entry)
         console.print()
