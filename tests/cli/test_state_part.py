@@ -191,30 +191,6 @@ def test_a_part_has_a_nonce_which_whoever_resumes_it_reads(nights):
     assert {len(nonce) for nonce in nights.nonces} == {32}
 
 
-@pytest.mark.parametrize("end", [1, 2])
-def test_a_part_that_is_taken_from_another_log_has_another_nonce(nights, end):
-    """Also the first one, whose run keeps its name: nobody knows what an older copy of its ledger has drawn."""
-    for done in range(1, end):
-        nights.take(done)
-    nights.refused(end, is_bad=True)
-    nights.take(end, "b")
-    assert len(nights.ledger.runs()) == 1
-    *_, refused, taken = nights.nonces
-    assert refused != taken
-
-
-def test_an_older_ledger_draws_with_other_noise_where_nothing_shows_that_it_is_one(nights):
-    """Its first part was published, and the state and the report were taken away."""
-    nights.killed_at("state_part.tell_verdict", 1)
-    older = shutil.copy(nights.ledger_path, nights.folder / "older")
-    nights.take(1)
-    nights.begin_anew()
-    shutil.copy(older, nights.ledger_path)
-    nights.take(1, "b")
-    first, again = nights.nonces
-    assert first != again
-
-
 # --- Files that were exchanged
 
 

@@ -14,7 +14,6 @@ import stat
 import threading
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,8 +21,15 @@ from hypothesis import strategies as st
 
 from dp_transforms.runs import ledger as ledger_module
 from dp_transforms.runs.ledger import Ledger, Shown
-from dp_transforms.runs.ledger_file import VERSION
-from dp_transforms.runs.records import LedgerBusyError, LedgerDamagedError, LedgerError, RunRefusedError, VerdictKind
+from dp_transforms.runs.ledger_file import VERSION, LedgerFile
+from dp_transforms.runs.records import (
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    Run,
+    RunRefusedError,
+    VerdictKind,
+)
 from dp_transforms.views.ledger_tables import json_of
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.ledger_runs import CAPS, cost, done, drawn, part, spent
@@ -42,53 +48,14 @@ def path(folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
-class SeenConnection(sqlite3.Connection):
-    """statements: in the order in which they ran. synchronous: as it was when the connection was closed."""
-
-    def __init__(self, *words: Any, **options: Any) -> None:
-        super().__init__(*words, **options)
-        self.is_a_file = words[0] != ":memory:"
-        self.statements: list[str] = []
-        self.synchronous: int | None = None
-        self.set_trace_callback(self.statements.append)
-
-    def close(self) -> None:
-        if self.synchronous is None:
-            self.set_trace_callback(None)
-            (self.synchronous,) = self.execute("PRAGMA synchronous").fetchone()
-        super().close()
-
-    @property
-    def begins(self) -> list[str]:
-        return [statement.strip() for statement in self.statements if statement.startswith("BEGIN")]
-
-    @property
-    def writes(self) -> bool:
-        return any(statement.startswith(("INSERT", "UPDATE", "CREATE")) for statement in self.statements)
-
-
-def test_what_is_reserved_is_on_the_disk_and_nobody_else_writes_meanwhile(folder: pathlib.Path) -> None:
+def test_what_is_reserved_is_on_the_disk_and_nobody_else_writes_meanwhile(path: pathlib.Path) -> None:
     """Who writes has the file for itself from its first statement on; all that is committed is on the disk."""
-    seen: list[SeenConnection] = []
-    connect = sqlite3.connect
-
-    def seen_connect(*words: Any, **options: Any) -> SeenConnection:
-        seen.append(connect(*words, factory=SeenConnection, **options))
-        return seen[-1]
-
-    with mock.patch.object(sqlite3, "connect", seen_connect):
-        ledger = Ledger(folder / "ledger.db")
-        ledger.reserve(part(), CAPS, is_trial=True)
-        done(ledger, part())
-        ledger.reserve(part(), CAPS, is_trial=True)
-        assert spent(ledger) == cost().epsilon
-    files = [each for each in seen if each.is_a_file]
-    writers, readers = [each for each in files if each.writes], [each for each in files if not each.writes]
-    assert len(writers) == 4
-    assert readers
-    assert {each.synchronous for each in files} == {EXTRA}
-    assert all(each.begins == ["BEGIN IMMEDIATE"] for each in writers)
-    assert all(each.begins == ["BEGIN"] for each in readers)
+    with LedgerFile(path, 0).writing() as rows:
+        assert rows.connection.execute("PRAGMA synchronous").fetchone() == (EXTRA,)
+        with pytest.raises(LedgerBusyError), LedgerFile(path, 0).writing():
+            pytest.fail("two write at once")
+        with LedgerFile(path, 0).reading() as others:
+            assert len(others.all(Run)) == 2
 
 
 # --- Other files
