@@ -23,7 +23,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, forkserver, reduction, resource_tracker, util
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from dp_transforms.core.stage import Work, WorkerStep
 from dp_transforms.errors import InputError, PoolError, StepFaultError
 
 _LIBRARIES = "dp_transforms.local.libraries"
-_LONGEST_FOLDER = 60  # bytes of TMPDIR: with the names below it a socket may have 104
+_LONGEST_FOLDER = 60  # bytes of TMPDIR: the path of a socket in it may have 104
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which
 # takes a sixth of the time of a worker. No threads: there are processes.
 _ENVIRONMENT = {
@@ -101,36 +101,26 @@ class ProcessPool(ThisProcess):
     def __init__(self, number: int, memory_bytes: int, secret: bytes, *, shows_faults: bool = False) -> None:
         super().__init__(secret)
         self.number = number
-        try:
+        with _starting():
             start_fork_server()
             self.store = BlobStore(memory_bytes)
-        except OSError as error:
-            raise _not_started(error) from None
-        self._executor = ProcessPoolExecutor(
-            number,
-            multiprocessing.get_context("forkserver"),
-            _begin,
-            (secret, self.store, shows_faults, dict(os.environ)),
-        )
-        self._processes = self._executor._processes  # its own words do not say how one has ended
+        context, arguments = multiprocessing.get_context("forkserver"), (secret, self.store, shows_faults)
+        self._executor = ProcessPoolExecutor(number, context, _begin, (*arguments, dict(os.environ)))
 
     def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         packed = self.store.put(pickle.dumps(step))  # read once by each worker, and not with each element
         try:
-            waiting = [self._submit(packed, element) for element in elements]
+            with _starting():  # the first one starts the workers
+                waiting = [self._executor.submit(_do, packed, element) for element in elements]
             for number, future in enumerate(waiting):
                 yield future.result()
                 waiting[number] = None  # type: ignore[call-overload]  # its outputs go as soon as nobody has them
         except BrokenProcessPool:
-            raise self._death() from None
+            raise PoolError(
+                "a worker process ended before its work was done, as one does for lack of memory; nothing was"
+                " published. Give the command again, with less --memory or with --processes 1."
+            ) from None
         self.store.free(packed)
-
-    def _submit(self, packed: Blob, element: Any) -> Future[Done]:
-        """The first one starts the workers."""
-        try:
-            return self._executor.submit(_do, packed, element)
-        except OSError as error:
-            raise _not_started(error) from None
 
     def get(self, blob: Blob) -> bytes | memoryview:
         return self.store.get(blob)
@@ -144,54 +134,38 @@ class ProcessPool(ThisProcess):
     def __exit__(self, failed: object, *_: object) -> None:
         """Ends all workers; at once, whatever they do, if the block has failed."""
         if failed:
-            for process in list(self._processes.values()):
+            for process in list((self._executor._processes or {}).values()):
                 process.kill()
         self._executor.shutdown(cancel_futures=True)
         self.store.close()
 
-    def _death(self) -> PoolError:
-        self._executor.shutdown(cancel_futures=True)  # which ends the others by SIGTERM, and waits for all
-        codes = [process.exitcode for process in self._processes.values()]
-        died = [code for code in codes if code not in (None, 0, -signal.SIGTERM)]
-        code = died[0] if died else None
-        how = "ended" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        reason = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
-        return PoolError(
-            f"a worker process {how}{reason}; nothing was published. Give the command again, with less --memory or with"
-            " --processes 1."
-        )
 
-
-def _not_started(error: OSError) -> PoolError:
-    return PoolError(f"no worker process could be started: {error.strerror or error}.")
+@contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PoolError(f"no worker process could be started: {error.strerror or error}.") from None
 
 
 def start_fork_server() -> None:
     """Begins to load what workers need, in a process of its own that forks them; it ends with this one. Repeatable."""
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
-    _make_socket_folder()
+    usual = tempfile.tempdir
     multiprocessing.set_forkserver_preload([_LIBRARIES])
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
     os.environ.update(added)
     try:
+        if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
+            tempfile.tempdir = "/tmp"
+        util.get_temp_dir()  # private, and removed with this process
         forkserver.ensure_running()
     finally:
+        tempfile.tempdir = usual
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name in added:
             del os.environ[name]
-
-
-def _make_socket_folder() -> None:
-    """Private, and removed with this process. The path of a socket has at most some 100 characters, so with a long
-    TMPDIR it is in the folder that every system has."""
-    usual = tempfile.tempdir
-    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
-        tempfile.tempdir = "/tmp"
-    try:
-        util.get_temp_dir()
-    finally:
-        tempfile.tempdir = usual
 
 
 @contextlib.contextmanager
@@ -300,19 +274,14 @@ class BlobStore:
         return Stored(on_disk, offset, len(blob))
 
     def get(self, blob: Blob) -> bytes | memoryview:
-        """What `put` was given. Raises OSError or ValueError if it is not there any more.
-
-        A large one is a view of its file, and takes no memory of this process: pages of a file on disk are the
-        system's, which takes them back when it needs them."""
+        """What `put` was given. A large one is a view of its file, and takes no memory of this process: pages of a file
+        on disk are the system's, which takes them back when it needs them."""
         if isinstance(blob, bytes):
             return blob
         on_disk, offset, length = blob
         if length >= _LEAST_MAPPED:
             return memoryview(mmap.mmap(self.files[on_disk], length, access=mmap.ACCESS_READ, offset=offset))
-        found = os.pread(self.files[on_disk], length, offset)
-        if len(found) < length:
-            raise ValueError("a stored blob is not there any more.")
-        return found
+        return os.pread(self.files[on_disk], length, offset)
 
     def free(self, blob: Blob) -> None:
         """Gives its space back, where the system can. It reads as zeros from then on, which are no packed columns."""

@@ -6,7 +6,6 @@ import importlib.util
 import pathlib
 import re
 import shlex
-import subprocess
 from types import ModuleType
 
 import apache_beam as beam
@@ -20,13 +19,12 @@ from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import HOURS, START, log_rows, write_parquet
-from tests.helpers.shh_process import ROOT, python
+from tests.helpers.shh_process import ROOT
 from tests.helpers.small_runs import key_file
 
 REPLAY, STREAM = "replay_log", "live_stream"
 HEAVY = [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
 MOST_JOB_BYTES = 20_000_000  # Dataflow refuses larger jobs
-_PATIENCE_SECONDS = 400  # a run takes some seconds of a machine that has nothing else to do
 
 
 def script(name: str) -> ModuleType:
@@ -55,14 +53,6 @@ def make_folder(folder: pathlib.Path) -> None:
     (folder / "plan.json").write_text(plan.to_json())
     key_file(folder)
     (folder / "stop").touch()  # last: what has come by then counts
-
-
-def submit(name: str, words: list[str], folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, to its end."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with python(ROOT / "pipelines" / f"{name}.py", *words, cwd=folder, **pipes) as process:
-        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def assert_answers(name: str, folder: pathlib.Path) -> ReportHeader:

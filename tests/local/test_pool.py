@@ -1,20 +1,148 @@
-"""Worker processes: where the fork server has its socket, and which words an error has."""
+"""A replay by worker processes publishes what one process publishes, byte by byte, or nothing; and leaves nothing."""
 
+import dataclasses
+import functools
+import gzip
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
 import pytest
 
-from dp_transforms.local.pool import ProcessPool
+from dp_transforms import Plan
+from dp_transforms.cli import replay_run
+from dp_transforms.cli.options import LogError
+from dp_transforms.cli.replay_run import ReplayRequest, run_replay
+from dp_transforms.errors import UserError
+from dp_transforms.local import machine, pool
+from dp_transforms.local.pool import BlobStore, ProcessPool
+from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.stores.remote_files import RemoteFileError
+from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.shh_process import run_python
+from tests.helpers.small_runs import key_file
+
+ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
+PLANS = {
+    "looks": looks_plan_of(SCHEDULE, most_ids=5000),
+    "hits-with-counts": Plan.for_hits(epsilon=6, delta=1e-3, schedule=SCHEDULE, counts=True),
+}
 
 
-def test_workers_start_below_a_long_folder_for_temporary_files(tmp_path):
-    """In which no socket can be. Nothing is left."""
-    temporary = tmp_path / ("x" * 120)
-    temporary.mkdir()
-    program = "from dp_transforms.local.pool import ProcessPool\nwith ProcessPool(1, 1 << 20, b''): print('started')"
-    ended = run_python("-c", program, environment={"TMPDIR": str(temporary)})
-    assert (ended.stdout, ended.stderr) == ("started\n", "")
-    assert not list(temporary.iterdir())
+@pytest.fixture
+def request_of(tmp_path):
+    log = write_crowded_log(tmp_path / "log", 40_000, 600)
+    good = '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n'
+    (tmp_path / "log" / "bad.jsonl").write_text(good * 3 + "no row\n" * 5)
+    key = key_file(tmp_path)
+
+    def make(name, kind="looks", **changes):
+        words = {"key_path": key, "dead_letter": str(tmp_path / f"{name}.bad"), **changes}
+        return replay_request(log, PLANS[kind], tmp_path / name, **words)
+
+    return make
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """Has all replays use so many processes, with so much memory for what lies between two steps."""
+
+    def use(number, memory):
+        monkeypatch.setattr(ReplayRequest, "spread", machine.Spread(number, memory))
+
+    return use
+
+
+def bytes_of(store):
+    """In memory now, and on disk ever."""
+    in_memory, on_disk = map(os.fstat, store.files)
+    return in_memory.st_blocks * 512, on_disk.st_size
+
+
+@pytest.fixture
+def stores(monkeypatch):
+    """All stores of what lies between two steps: bytes in memory and on disk, when they are closed."""
+    seen, close = [], BlobStore.close
+    monkeypatch.setattr(BlobStore, "close", lambda store: (seen.append(bytes_of(store)), close(store)))
+    return seen
+
+
+def replayed(request):
+    """The report, the dead letter, and what the operator is told of the rows."""
+    summary = run_replay(request)
+    bad = pathlib.Path(request.dead_letter).read_bytes()
+    return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "processes", "memory", "shards"), [("looks", 3, 20_000, 5), ("hits-with-counts", 1, ALL_ON_DISK, None)]
+)
+def test_processes_memory_and_shards_change_no_byte(
+    kind, processes, memory, shards, request_of, workers, stores, monkeypatch
+):
+    """Where not all that lies between two steps is kept in memory; where it is: tests/conformance."""
+    workers(0, 0)
+    expected = replayed(request_of("here.jsonl", kind))
+    workers(processes, memory)
+    monkeypatch.setattr(replay_run, "shards_of_log", lambda *_, **__: shards)
+    found = replayed(request_of("there.jsonl", kind))
+    ((in_memory, on_disk),) = stores
+    if kind == "looks":  # windows of the other are cut into small pieces, which travel themselves
+        assert on_disk
+        assert in_memory < 20_000, "what was used is given back"
+    assert b"i1" in expected[0]
+    assert expected[1].count(b"\n") == 5
+    assert (found[0], found[1].replace(b"there", b"here"), found[2]) == expected
+
+
+def test_a_task_puts_no_more_into_memory_than_there_is_room_for(request_of, workers, stores, tmp_path):
+    """A packed log is read by one task, whatever it unpacks to: here 16 MB of labels from some 40 kB."""
+    path = tmp_path / "long.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        for number in range(1_000):
+            file.write(f'{{"user":"u","item":"{number:016384d}","timestamp":"2026-01-01T00:00:01Z"}}\n')
+    chunks = find_log_chunks([str(path)], EventFields())
+    workers(1, 2_000_000)
+    replayed(dataclasses.replace(request_of("report.jsonl"), chunks=chunks))
+    ((_, on_disk),) = stores
+    assert on_disk > 12_000_000
+
+
+@pytest.mark.parametrize("size", [5_000, 3 << 20])
+@pytest.mark.parametrize("most", [ALL_IN_MEMORY, ALL_ON_DISK])
+def test_what_is_stored_is_read_again_until_it_is_given_back(size, most):
+    store = BlobStore(most)
+    blobs = [os.urandom(size) for _ in range(3)]
+    handles = [store.put(blob) for blob in blobs]
+    assert bool(bytes_of(store)[1]) == (most == ALL_ON_DISK)
+    assert [bytes(store.get(handle)) for handle in handles] == blobs
+    store.free(handles[1])
+    assert [bytes(store.get(handle)) for handle in (handles[0], handles[2])] == [blobs[0], blobs[2]]
+    assert bytes_of(store)[0] <= 2 * size + 8192 or most == ALL_ON_DISK
+    store.close()
+
+
+# --- What fails
+
+
+def _begin_and_die(*arguments):
+    pool._begin(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_fails_the_run_in_one_line(request_of, workers, monkeypatch, tmp_path):
+    request = request_of("report.jsonl")
+    workers(2, ALL_IN_MEMORY)
+    monkeypatch.setattr(pool, "_begin", _begin_and_die)
+    with pytest.raises(UserError, match=r"a worker process ended.* lack of memory.*nothing was published\."):
+        run_replay(request)
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
 
 
 class Refused:
@@ -27,3 +155,131 @@ class Refused:
 def test_an_error_of_a_step_is_not_told_as_one_of_starting():
     with pytest.raises(RemoteFileError, match="the store refuses"), ProcessPool(1, 1 << 20, b"") as workers:
         list(workers.run(Refused(), [0]))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_error_of_a_library_in_a_step_shows_no_word_of_it(request_of, workers, monkeypatch, number):
+    workers(number, ALL_IN_MEMORY)
+    monkeypatch.setattr(replay_run, "_noise_key", lambda *_: b"short")
+    with pytest.raises(UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published") as error:
+        run_replay(request_of("report.jsonl"))
+    assert "32 bytes" not in str(error.value)
+
+
+def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path, monkeypatch):
+    """Nothing of it is published, nor the list of rows that cannot be read."""
+    replay = replay_run._replay
+
+    def replay_and_write(*arguments):
+        made = replay(*arguments)
+        with (tmp_path / "log" / "bad.jsonl").open("a") as file:
+            file.write("one more\n")
+        return made
+
+    monkeypatch.setattr(replay_run, "_replay", replay_and_write)
+    with pytest.raises(LogError, match=r"bad\.jsonl: it was changed while it was read"):
+        run_replay(request_of("report.jsonl"))
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
+
+
+# --- What processes are, as the system sees them
+
+
+STARTED = "import os, sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
+
+
+def test_a_full_disk_fails_the_run_in_one_line(request_of, tmp_path):
+    """The same for what is kept in memory: files may have 20 kB."""
+    request_of("report.jsonl")
+    (tmp_path / "plan.json").write_text(PLANS["looks"].to_json())
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+    words = ["replay", "log", "--plan", "plan.json", "--output", "report.jsonl", "--processes", "2", "--memory", "1MB"]
+    ended = run_python("-c", limit + STARTED, *words, cwd=tmp_path)
+    assert ended.returncode == 1
+    said = ended.stderr.splitlines()[-1]
+    assert re.fullmatch(r"shh: what lies between two steps cannot be stored in \S+ \(TMPDIR\): .*; nothing was.*", said)
+    assert not (tmp_path / "report.jsonl").exists()
+
+
+def test_the_key_is_in_no_command_line_in_no_environment_and_in_no_store(request_of, workers, monkeypatch):
+    request, seen, processes = request_of("report.jsonl"), [], set()
+    secret = pathlib.Path(request.noise_key).read_bytes()
+    workers(2, ALL_ON_DISK)
+    close, leave = BlobStore.close, ProcessPool.__exit__
+
+    def look(store):
+        seen.append(os.pread(store.files[True], 1 << 24, 0))
+        close(store)
+
+    def looked(pool, *arguments):
+        for process in psutil.Process().children(recursive=True):
+            folder = pathlib.Path(f"/proc/{process.pid}")
+            processes.add(process.pid)
+            seen.append((folder / "cmdline").read_bytes() + (folder / "environ").read_bytes())
+        leave(pool, *arguments)
+
+    monkeypatch.setattr(ProcessPool, "__exit__", looked)
+    monkeypatch.setattr(BlobStore, "close", look)
+    replayed(request)
+    assert len(processes) >= 3, "the fork server and two workers"
+    assert len(seen[-1]) > 50_000
+    for form in (secret, secret.hex().encode()):
+        assert form not in b"".join(seen)
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
+    """Also where the folder for temporary files has so long a path that no socket can be in it."""
+    write_crowded_log(tmp_path / "log", 800_000, 10_000)
+    temporary = tmp_path / ("x" * 120)
+    temporary.mkdir()
+    words = ["replay", "log", *RANGE, "--epsilon", "2", "--delta", "1e-6", "--processes", "2", "--memory", "1MB"]
+    program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {STARTED}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words, "--output", "report.avro"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    for _ in range(6000):
+        others = psutil.Process(process.pid).children(recursive=True)
+        if len(others) == 4 and sum(other.cpu_times().user > 0.02 for other in others) > 2:  # both workers work
+            break
+        time.sleep(0.01)
+    assert len(others) == 4, "two workers, their fork server, and what sees to it that nothing is left of these"
+    process.send_signal(stop)
+    _, stderr_text = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in stderr_text
+    _, alive = psutil.wait_procs(others, timeout=20)
+    assert not alive
+    left = {path.name for path in tmp_path.iterdir()} - {temporary.name}
+    if stop == signal.SIGKILL:  # the next run removes its draft
+        left = {name for name in left if not name.startswith(".report.avro.")}
+    assert left == {"log"}
+    assert not list(temporary.iterdir())
+
+
+def test_a_replay_on_this_machine_loads_no_engine_and_no_pandas(request_of, tmp_path):
+    """Neither the command nor its workers, though pyarrow asks for pandas with the first array, and Beam on import."""
+    request_of("report.jsonl")
+    for kind, plan in PLANS.items():
+        (tmp_path / f"{kind}.json").write_text(plan.to_json())
+    see = "import atexit; atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}))\n"
+    for kind, number in (("looks", "2"), ("hits-with-counts", "1")):
+        words = ["replay", "log", "--plan", f"{kind}.json", "--output", f"{kind}.jsonl", "--processes", number]
+        ended = run_python("-c", f"import sys; {see}{STARTED}", *words, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        assert not set(ended.stdout.splitlines()[-1].split()) & {"apache_beam", "scipy"}
+    installed, loaded = tmp_path / "installed" / "pandas", tmp_path / "loaded"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text(f"open({str(loaded)!r}, 'w').close()\nraise ImportError\n")
+    run = functools.partial(run_python, cwd=tmp_path)
+    environment = {"PYTHONPATH": os.pathsep.join([str(installed.parent), *sys.path])}
+    words = ["replay", "log", "--plan", "looks.json", "--output", "more.jsonl", "--processes", "2"]
+    assert run("-m", "dp_transforms.cli.main", *words, environment=environment).returncode == 0
+    assert not loaded.exists()
+    run("-c", "import pyarrow; pyarrow.array(['a'])", environment=environment)
+    assert loaded.exists(), "pyarrow loads what stands there"
