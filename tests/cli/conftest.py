@@ -3,8 +3,8 @@
 import pytest
 
 from dp_transforms.reports.files import write_report_file
-from tests.cli.shown_reports import HEADER
 from tests.helpers.shh_here import said
+from tests.helpers.shown_reports import HEADER
 
 
 @pytest.fixture

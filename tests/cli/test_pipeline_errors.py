@@ -1,12 +1,15 @@
 """What an engine, a worker or a library says ends in one line of ours, without a word of theirs."""
 
 import contextlib
+import logging
+import threading
 
 import pytest
+from apache_beam.runners.worker import log_handler, sdk_worker
 
 from dp_transforms.cli import replay_run
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.pipeline_errors import errors_in_one_line
+from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.local.pool import faults_of_steps
 from tests.helpers.crowded_logs import replay_request
@@ -86,3 +89,35 @@ def test_what_a_library_says_while_a_report_is_written_is_not_shown(tmp_path, mo
         replay_run.run_replay(replay_request(tmp_path / "log.csv", small_plan(), tmp_path / "report.avro", None))
     assert "CELL" not in str(caught.value)
     assert not (tmp_path / "report.avro").exists()
+
+
+@pytest.mark.parametrize(("level", "is_quiet"), [(logging.CRITICAL, True), (logging.INFO, False)])
+def test_a_thread_that_outlives_the_block_is_as_quiet_as_one_within(capsys, monkeypatch, level, is_quiet):
+    """Beam's workers print the traceback of what failed, with cells; another thread prints as always."""
+    reported, go_on = [], threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda failed: reported.append(failed.thread))
+    logging.getLogger().setLevel(level)
+
+    def fail(words):
+        go_on.wait()
+        eval("print", vars(sdk_worker))(words)  # as a line of that module would
+        raise RuntimeError("a cell of the log")
+
+    def started(words):
+        thread = threading.Thread(target=fail, args=[words], daemon=True)
+        thread.start()
+        return thread
+
+    try:
+        other = started("of another thread")
+        with quiet_workers():
+            outliving = started("a cell of the log")
+        go_on.set()
+        other.join()
+        outliving.join()
+    finally:
+        for module in (sdk_worker, log_handler):
+            vars(module).pop("print", None)
+    assert set(reported) == ({other} if is_quiet else {other, outliving})
+    said = {"of another thread"} if is_quiet else {"of another thread", "a cell of the log"}
+    assert set(capsys.readouterr().out.splitlines()) == said

@@ -10,19 +10,29 @@ import subprocess
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
+from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.reports import decode_report
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
-from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
-from tests.helpers.calibrated_plans import calibrated_plan
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
 from tests.helpers.shh_here import said
 from tests.helpers.shh_process import python, shh
+from tests.helpers.shown_reports import HEADER, LABELS, NAMES, NAMES_HEADER, rendered, report
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("terminal")
+
+
+def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show):
+    out, err, code = show(NAMES, header=NAMES_HEADER)
+    assert (err, code) == ("", 0)
+    assert re.search(r"2017-10-01 03:00 +1h +big≥240  new≥12 *$", out, re.MULTILINE)
+    assert re.search(r"2017-10-01 04:00 +1h +★old  big  1 gone *$", out, re.MULTILINE)  # at least nobody says nothing
+    said = " ".join(out.split())
+    assert "≥N: at least N users; that any of the run's sizes is wrong has a probability of at most 0.001." in said
+    assert "Without ≥N: many users, too few for a number that is safe to state." in said
+    assert "ε spent: all of 2 in every window. A user may have spent it; no report tells." in said
 
 
 @pytest.mark.parametrize("ending", ["avro", "jsonl"])
@@ -64,53 +74,12 @@ def test_the_latest_windows_are_shown_unless_asked_otherwise(show):
     assert show(many(3), "--last", "0")[2] == 2
 
 
-HITS = {"hits-with-counts": 10, "kms21": 40, "hits": 1}
-
-
-@pytest.mark.parametrize(("mode", "keys"), [*((mode, 1) for mode in HITS), ("hits-with-counts", 2)])
-def test_hits_paid_are_exact_also_where_the_running_estimate_is_the_same(mode, keys):
-    """The last hit and the one before it have one estimate; of kms21 also many others. A later part of a run does not
-    say what was paid before: then it is the most that can have been. Under several keys: those under one."""
-    most, plan = HITS[mode], calibrated_plan(mode=mode, hits_per_user=HITS[mode], most_keys=keys)
-    limit, after = plan.charged_hits.max_items_per_user, plan.epsilon_after_hits[(keys - 1) * HITS[mode] :]
-    windows, paid = [], [0]
-    while paid[-1] < most + 2:
-        charged = (1, 0, 2)[len(windows) % 3]
-        paid.append(paid[-1] + min(limit, charged))
-        zones = [*([None if mode != "hits" else BETWEEN] * charged), *([ABOVE] * (mode == "hits"))]
-        named = [HeavyHitter(f"i{number}", zone, None) for number, zone in enumerate(zones)]
-        spent = after[min(paid[-1], most - 1)]
-        windows.append(report(len(windows) + 3, *named)._replace(epsilon_spent=spent, epsilon_total=plan.epsilon))
-    expected, stored = [min(most, number) for number in paid[1:]], json.loads(plan.to_json())
-
-    def shown(reports, **options):
-        text = rendered(reports, plan=stored, with_epsilon=True, width=500, **options)
-        return [int(number) for number in re.findall(rf"≤(\d+) of {most}", text)]
-
-    assert shown(windows, are_all=True) == expected
-    if most > 1:
-        assert shown(windows)[-8:] == expected[-8:], "the first figure says what was paid before"
-    for first in (1, len(windows) - 2):
-        assert all(found >= number for found, number in zip(shown(windows[first:]), expected[first:], strict=True))
-    assert f"<={expected[0]} of {most}" in rendered(
-        windows, plan=stored, with_epsilon=True, ascii_only=True, are_all=True
-    )
-    other_hits = [{**stored, "hits": {**stored["hits"], "per_user": hits}} for hits in (most + 1, 10**9)]
-    for hostile in (*other_hits, {**stored, "hits": 3}, {**stored, "delta": []}, {}):
-        assert "hits paid" not in rendered(windows, plan=hostile, with_epsilon=True)
-
-
 def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     out, _, _ = show(many(30), "--json")
     assert list(map(without_trend, out.splitlines())) == many(30)
     out, _, _ = show(many(30), "--json", "--last", "2")
     assert list(map(without_trend, out.splitlines())) == many(30)[-2:]
     assert [json.loads(line)["gone"] for line in out.splitlines()] == [["w27i0"], ["w28i0"]]
-    out, _, _ = show(LABELS, "--json", ending="jsonl")
-    assert json.loads(out.splitlines()[0])["heavy_hitters"][1:] == [
-        {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
-        | {"rank": 2, "change": None}
-    ]
 
 
 def without_trend(line):
@@ -198,7 +167,7 @@ def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tm
 def parts(tmp_path, *headers, reports=LABELS, endings=("avro", "jsonl")):
     """A folder with a file for each report; headers: of the files, HEADER if there are none."""
     folder = tmp_path / "parts"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for window, header, ending in zip(reports, headers or (HEADER, HEADER), endings, strict=True):
         write_report_file(folder / f"{window.window_start}.{ending}", header, [window])
     return folder
@@ -223,31 +192,46 @@ def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path):
         assert "3 items were named in 2 windows" in page.read_text()
 
 
-@pytest.mark.parametrize(
-    ("header", "told"),
-    [
+def test_files_of_another_run_or_with_a_window_twice_are_refused(tmp_path):
+    for header, told in (
         (dataclasses.replace(HEADER, run_id="other"), "are not of one run: its run_id is "),
-        (dataclasses.replace(HEADER, stream="other"), "are not of one run: its stream is "),
         (dataclasses.replace(HEADER, plan={"epsilon": 3.0}), "are not of one run: it has another plan"),
-    ],
-    ids=["run", "stream", "plan"],
-)
-def test_files_of_another_run_are_refused(tmp_path, header, told):
-    folder = parts(tmp_path, HEADER, header)
-    for words in (["show", folder], ["show", *folder.iterdir()], ["explain", folder]):
-        out, err, code = said(*words)
-        assert (out, code, err.count("\n")) == ("", 1, 1)
-        assert told in err
-
-
-def test_a_window_that_two_files_have_is_refused(tmp_path):
-    folder = parts(tmp_path, reports=[LABELS[0], LABELS[1]])
+    ):
+        folder = parts(tmp_path / header.run_id, HEADER, header)
+        for words in (["show", folder], ["explain", *folder.iterdir()]):
+            out, err, code = said(*words)
+            assert (out, code, err.count("\n")) == ("", 1, 1)
+            assert told in err
     again = tmp_path / "again.avro"
     write_report_file(again, HEADER, LABELS[1:])
-    for words in ([*folder.iterdir(), again], [again, folder]):
-        out, err, code = said("show", *words)
-        assert (code, out) == (1, "")
-        assert "both have the window that begins at 2017-10-01T08:00:00Z. Name each part of a run once." in err
+    out, err, code = said("show", *parts(tmp_path / "twice").iterdir(), again)
+    assert (code, out) == (1, "")
+    assert "both have the window that begins at 2017-10-01T08:00:00Z. Name each part of a run once." in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--html", "x.txt"], 2, "--html must end in .html"),
+        (["--output", "table.xlsx"], 2, "--output must end in .csv or .parquet or .jsonl"),
+        (["--time-zone", "Berln"], 1, "Do you mean Europe/Berlin?"),
+        (
+            ["--html", "x.html", "--titles", "bad.csv"],
+            1,
+            "--titles bad.csv must be CSV in UTF-8 that names the columns",
+        ),
+        (["--html", "x.html", "--titles", "comma.csv"], 1, "line 2 has too few or too many. Put titles in quotes"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_a_remedy(show, tmp_path, monkeypatch, words, code, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.csv").write_text("secret,cells\n1,2\n")
+    (tmp_path / "comma.csv").write_text("item,title\na,secret, and more\n")
+    _, err, found = show(LABELS, *words)
+    assert found == code
+    assert told in " ".join(err.split())
+    assert "secret" not in err
+    assert not list(tmp_path.glob("x.*"))
 
 
 def test_a_table_has_a_row_for_each_item_and_no_formula(show, tmp_path):
@@ -278,4 +262,3 @@ def test_a_table_has_a_row_for_each_item_and_no_formula(show, tmp_path):
     one = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
     assert one == of_json[-2:]
     assert (one[-1]["rank"], one[-1]["change"]) == (2, "same")
-    assert "--output must end in .csv or .parquet or .jsonl" in show(reports, "--output", "table.xlsx")[1]

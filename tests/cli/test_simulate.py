@@ -1,4 +1,4 @@
-"""``shh simulate``: the same log in both formats, decided by the seed, realistic, never half written."""
+"""``shh simulate``: the same log in both formats, decided by the seed, never half written."""
 
 import os
 import pathlib
@@ -6,8 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-
-import pytest
 
 from dp_transforms.cli import simulate
 from dp_transforms.logs import EventFields, find_log_chunks
@@ -71,16 +69,15 @@ def test_a_shell_runs_the_command_as_printed(tmp_path):
     assert words[-2:] == ["--output", "report-2.avro"], "a name that is free"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_a_log_that_is_not_finished_does_not_exist(tmp_path, monkeypatch, error):
+def test_a_log_that_is_not_finished_does_not_exist(tmp_path, monkeypatch):
     blocks = list(simulate.simulate_log(simulate.LogPlan(100, 10, 1, 1)))
 
     def breaks_off(_):
         yield blocks[0]
-        assert [name for name in os.listdir(tmp_path) if not name.startswith(".")] == []
-        raise error
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(simulate, "simulate_log", breaks_off)
     for ending in ("parquet", "csv"):
-        assert shh("simulate", "--output", f"log.{ending}", cwd=tmp_path).returncode != 0
+        assert shh("simulate", "--output", f"log.{ending}", cwd=tmp_path).returncode == 1
         assert os.listdir(tmp_path) == []
+    assert ".parquet or .csv" in shh("simulate", "--output", "log.txt", cwd=tmp_path).stderr

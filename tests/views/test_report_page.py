@@ -14,11 +14,11 @@ from dp_transforms.views.page import report_page as page_module
 from dp_transforms.views.page.report_columns import report_columns
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import shown_text
-from tests.cli.shown_reports import HEADER, HOSTILE, LABELS, report
 from tests.helpers.calibrated_plans import COUNTS
-from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
+from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, policy_hash, told
 from tests.helpers.report_samples import REPORTS
+from tests.helpers.shown_reports import HEADER, HOSTILE, LABELS, report
 
 UTC = datetime.UTC
 PLAN = hourly_plan()
@@ -121,18 +121,6 @@ def test_no_text_of_a_report_becomes_a_tag_a_script_or_a_hidden_sign(evil):
     assert shown_text(evil) in page.data["columns"]["labels"]
 
 
-def test_a_page_of_ten_thousand_windows_is_below_a_megabyte():
-    windows = 10_000
-    plan, reports = many_windows(windows)
-    pairs = sum(len(each.heavy_hitters) for each in reports)
-    assert pairs > 20 * windows
-    text = report_page(header_of(plan), reports, UTC)
-    assert len(text.encode()) < 90_000 + 3 * pairs < 1_000_000
-    columns = Page(text).data["columns"]
-    assert columns["windows"]["count"] > windows - 50
-    assert len(told(columns)) == pairs
-
-
 def test_a_report_that_no_browser_can_hold_is_refused(monkeypatch):
     reports = reports_of(PLAN, STORIES)
     monkeypatch.setattr(page_module, "MOST_BYTES", 1000)
@@ -143,58 +131,22 @@ def test_a_report_that_no_browser_can_hold_is_refused(monkeypatch):
         report_columns(reports, PLAN)
 
 
-def test_a_page_without_a_readable_plan_or_without_windows_says_so(show, tmp_path):
+def test_a_page_without_a_readable_plan_or_without_windows_says_so():
     empty = page_of([], header=HEADER)
     assert empty.data["columns"]["presence"] == []
     assert any("No item was named." in text for text in empty.texts)
     assert any("cannot read the plan" in text for text in page_of(LABELS, header=HEADER).texts)
-    assert show([], "--html", str(tmp_path / "empty.html"))[2] == 0
 
 
-def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
-    titles = tmp_path / "titles.csv"
-    titles.write_text('\ufeffnote,title,item\nx,"First, of all",first\ny,Twice,second\nz,Twice,third\n,Later,first\n\n')
-    path = tmp_path / "page.html"
-    out, err, code = show(
-        reports_of(PLAN, STORIES),
-        *("--html", str(path), "--titles", str(titles), "--time-zone", "Asia/Kolkata"),
-        header=header_of(PLAN),
-    )
-    assert (err, code) == ("", 0)
-    page = Page(path.read_text())
+def test_titles_stand_for_labels_and_times_for_a_zone():
+    zone = zoneinfo.ZoneInfo("Asia/Kolkata")
+    titles = {"first": "First, of all", "second": "Twice", "third": "Twice"}
+    page = Page(report_page(header_of(PLAN), reports_of(PLAN, STORIES), zone, titles))
     columns = page.data["columns"]
     shown = dict(zip(columns["labels"], zip(columns["titles"], columns["names"], strict=True), strict=True))
     assert shown["first"] == ("First, of all", "First, of all")
     assert shown["second"] == ("Twice", "Twice (second)")
     assert shown["fourth"] == ("", "fourth")
     assert page.data["zone"] == "Asia/Kolkata"
-    start = datetime.datetime.fromtimestamp(PLAN.schedule.start_seconds, zoneinfo.ZoneInfo("Asia/Kolkata"))
+    start = datetime.datetime.fromtimestamp(PLAN.schedule.start_seconds, zone)
     assert f"{start:%Y-%m-%d %H:%M}" in " ".join(page.texts)
-    assert out == f"Page written to {path}.\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "told_why"),
-    [
-        (["--html", "x.txt"], 2, "--html must end in .html"),
-        (["--time-zone", "Nowhere/Land"], 1, "Use a name such as Europe/Berlin, or UTC"),
-        (["--time-zone", "Berln"], 1, "Do you mean Europe/Berlin?"),
-        (
-            ["--html", "x.html", "--titles", "bad.csv"],
-            1,
-            "--titles bad.csv must be CSV in UTF-8 that names the columns",
-        ),
-        (["--html", "x.html", "--titles", "short.csv"], 1, "line 2 has too few or too many"),
-        (["--html", "x.html", "--titles", "comma.csv"], 1, "Put titles in quotes"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused_with_a_remedy(show, tmp_path, monkeypatch, words, code, told_why):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.csv").write_text("secret,cells\n1,2\n")
-    (tmp_path / "short.csv").write_text("item,title\nsecret\n")
-    (tmp_path / "comma.csv").write_text("item,title\na,secret, and more\n")
-    _, err, found = show(LABELS, *words)
-    assert found == code
-    assert told_why in " ".join(err.split())
-    assert "secret" not in err
-    assert not list(tmp_path.glob("x.*"))
