@@ -15,7 +15,6 @@ The output keeps the first answer for each window. stderr, rejected rows and Bea
 
 from __future__ import annotations
 
-import os
 import sys
 
 import apache_beam as beam
@@ -46,6 +45,8 @@ def command(options: Options) -> None:
         make_absolute(options)
         plan, noise_key = read_plan(options.plan_file), noise_key_of(options)
         job = stream_job(options, plan, noise_key, run_id, options.stop_file, options.partitions)
+        if options.run_id is None and not is_dry(runner) and (held := job.sink.before()[0]) is not None:
+            raise UserError(f"--output holds run {held.run_id!r}. Name a new or an empty folder.")
         check_source(job)
         pipeline = beam.Pipeline(options=runner)
         build_stream(pipeline, job)
@@ -70,8 +71,6 @@ def check_run_id(options: Options, *, is_resumed: bool) -> None:
     if is_resumed != (options.run_id is not None):
         states = " or ".join(f"--{name}" for name in RESUMES)
         raise UserError(f"--run-id and {states} belong together: a new run draws a name of its own.")
-    if not is_resumed and os.path.isdir(options.output) and os.listdir(options.output):
-        raise UserError(f"--output {options.output} holds files. Name a new or an empty folder.")
 
 
 if __name__ == "__main__":

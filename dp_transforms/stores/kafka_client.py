@@ -102,7 +102,7 @@ def make_client(
     own: Mapping[str, object],
     defaults: Mapping[str, object] = types.MappingProxyType({}),
 ) -> Any:
-    """kind: Consumer, Producer or admin.AdminClient. Others: as of `client_settings`. Raises StreamError, also for
+    """kind: Consumer or admin.AdminClient. Others: as of `client_settings`. Raises StreamError, also for
     settings that the client refuses: it names the setting, never its value."""
     kafka = import_confluent_kafka()
     settings = client_settings(bootstrap_servers, config_file, own, defaults)

@@ -29,7 +29,6 @@ from typing import BinaryIO
 Path = str | os.PathLike[str]
 NOT_REGULAR = "it is a pipe, a socket or a device, not a regular file"
 _LOCK = "lock"
-_CLAIM = "claim"  # a finished file in a draft that has given its output an empty file, to replace it
 _MOST_TRIES = 10
 _OPEN_DRAFTS: set[str] = set()
 
@@ -171,14 +170,12 @@ def sync_folder(path: Path) -> None:
 
 
 def _claim_and_replace(finished: Path, output: Path) -> None:
-    """Without links: the process that creates the name first may replace the empty file by the finished one. If it is
-    killed in between, the claim in its draft says that the empty file goes with it."""
+    """Without links: the process that creates the name first may replace the empty file by the finished one. One that
+    is killed in between leaves the empty file."""
     mode = stat.S_IMODE(os.stat(finished, follow_symlinks=False).st_mode)
-    claim = pathlib.Path(finished).with_name(_CLAIM)
-    os.rename(finished, claim)
     create_new(output, mode).close()
     try:
-        os.replace(claim, output)
+        os.replace(finished, output)
     except BaseException:
         os.unlink(output)
         raise
@@ -201,17 +198,16 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
 
 
 def remove_dead_drafts(output: pathlib.Path) -> None:
-    """Removes the drafts that killed processes left beside this output, and none of a live process; and the empty file
-    with which one of them had claimed the name."""
+    """Removes the drafts that killed processes left beside this output, and none of a live process."""
     name = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{16}}\.partial")
     with contextlib.suppress(OSError), os.scandir(output.parent) as entries:
         for entry in entries:
             if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 with contextlib.suppress(OSError):
-                    _remove_if_dead(entry, output)
+                    _remove_if_dead(entry)
 
 
-def _remove_if_dead(entry: os.DirEntry[str], output: pathlib.Path) -> None:
+def _remove_if_dead(entry: os.DirEntry[str]) -> None:
     if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
         return
     try:
@@ -221,8 +217,6 @@ def _remove_if_dead(entry: os.DirEntry[str], output: pathlib.Path) -> None:
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.lexists(os.path.join(entry.path, _CLAIM)) and is_replaceable(output) and not output.stat().st_size:
-            os.unlink(output)
         _remove(entry.path)
     finally:
         os.close(lock)

@@ -141,7 +141,7 @@ def store_of(url: str) -> Any:
     _used_in = _used_in or os.getpid()
     if _used_in != os.getpid():  # obstore would wait for ever
         raise fault(url, "this process was forked from one that has used a store: start processes by spawn")
-    relevant = ("AWS_", "GOOGLE_", "AZURE_", "STORAGE_")
+    relevant = ("AWS_", "GOOGLE_", "AZURE_")
     settings = frozenset(each for each in os.environ.items() if each[0].startswith(relevant))
     return _open_store(root, settings)
 
@@ -152,16 +152,13 @@ def _open_store(url: str, settings: frozenset[tuple[str, str]]) -> Any:
     scheme, _, *names = url.rstrip("/").split("/")
     scheme, given = scheme.removesuffix(":"), dict(settings)
     more: dict[str, Any] = {}
+    endpoint = None
     if scheme == "s3":
         if "AWS_PROFILE" in given and "AWS_ACCESS_KEY_ID" not in given:
             raise fault(url, f"AWS_PROFILE is not read: {_LOGIN[scheme]}")
         endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL")
         more = {"endpoint": endpoint} if endpoint else {}
-    elif scheme == "gs":
-        if endpoint := given.get("STORAGE_EMULATOR_HOST"):
-            nobody = {"token": "none", "expires_at": None}
-            more = {"config": {"base_url": endpoint}, "credential_provider": lambda: nobody}
-    else:
+    elif scheme == "azfs":
         connection = given.get("AZURE_STORAGE_CONNECTION_STRING", f"AccountName={names[0]}")
         parts = dict(part.partition("=")[::2] for part in connection.split(";"))
         if parts.get("AccountName") != names[0]:

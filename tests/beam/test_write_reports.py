@@ -213,6 +213,13 @@ def test_a_stream_of_reports_is_written_once_and_ended_in_any_order(sink):
     assert sink.read("run-1") == (HEADER, STREAM, ENDED)
 
 
+@pytest.mark.xdist_group("s3")
+def test_a_folder_of_a_store_keeps_the_first_answer_too(bucket):
+    sink = ReportFolder(f"{bucket}/reports")
+    assert write_stream(sink) == {*KEYS, "news|end"}
+    assert sink.read("run-1") == (HEADER, STREAM, ENDED)
+
+
 def test_a_sink_is_opened_when_the_pipeline_begins(sink):
     """A first window may take a day."""
     write_stream(sink, [], ())

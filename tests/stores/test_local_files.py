@@ -11,10 +11,8 @@ import sys
 
 import pytest
 
-from dp_transforms.cli.output_file import check_output
 from dp_transforms.stores import local_files
 from dp_transforms.stores.local_files import create_new, discard_drafts, draft_of, open_regular, write_whole
-from tests.helpers.killed_nights import in_a_process
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONTENT = b"content"
@@ -123,24 +121,6 @@ def test_a_file_system_without_links_works_too(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="not permitted"):
         write_whole(tmp_path / "other", write)
-    assert os.listdir(tmp_path) == ["report"]
-
-
-def test_a_kill_on_a_file_system_without_links_blocks_nothing(tmp_path):
-    report = tmp_path / "report"
-
-    def work():
-        os.link = lambda *_, **__: os.stat("/nowhere")
-        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        write_whole(report, write)
-
-    assert in_a_process(work) == (True, "")
-    assert report.stat().st_size == 0
-    check_output(report)
-    assert os.listdir(tmp_path) == []
-    report.touch()  # what a killed process has not made stays
-    with pytest.raises(FileExistsError):
-        write_whole(report, write)
     assert os.listdir(tmp_path) == ["report"]
 
 
