@@ -1,19 +1,14 @@
 """All commands, all paths: only regular files are read, at once, and no planted link is followed where one writes."""
 
-import json
 import os
 import pathlib
-import tempfile
 
 import pytest
 
-from dp_transforms.reports.report_folder import ReportFolder
 from tests.cli.command_paths import (
     BUDGET,
-    HEADER,
     READ,
     READ_FOLDERS,
-    REPORT,
     WRITTEN,
     lines_that_write,
     make_inputs,
@@ -21,8 +16,6 @@ from tests.cli.command_paths import (
     path_parameters,
     run,
 )
-from tests.helpers.shh_here import shh
-from tests.helpers.shh_process import run_python
 
 LINKS = ["link", "dangling link", "hard link"]
 
@@ -82,15 +75,6 @@ def test_what_is_not_a_regular_file_is_refused_at_once(folder, place, kind, caps
     if kind != "folder":
         assert "regular file" in stderr_text
     assert sorted(os.listdir(folder)) == before
-
-
-def test_a_pipe_within_a_folder_of_reports_is_refused_at_once(folder, capsys):
-    ReportFolder("reports").open(HEADER).write(REPORT)
-    (folder / "reports" / "header.json").unlink()
-    os.mkfifo(folder / "reports" / "header.json")
-    code, stderr_text = run(["show", "reports"], capsys)
-    assert (code, stderr_text.count("\n")) == (1, 1)
-    assert "not a regular file" in stderr_text
 
 
 # What is written.
@@ -159,53 +143,3 @@ def test_a_page_that_may_be_replaced_replaces_no_link_nor_what_has_another_name(
     code, _ = planted_and_run(kind, page, [*WRITTEN["stream", "html"][0], "--html", "out.html"], capsys)
     assert (code == 0) == (kind == "hard link") == page.is_file() or page.is_symlink()
     assert page.is_symlink() == (kind != "hard link")
-
-
-# Runs command lines, each in a folder, and prints which files each of them opened for writing that were not new.
-WATCHED = """
-import json, os, pathlib, sys
-opened = []
-def watch(event, arguments):
-    if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
-        return
-    path, flags = os.fsdecode(arguments[0]), arguments[2]
-    if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC) and not flags & os.O_EXCL:
-        opened.append(path)
-sys.addaudithook(watch)
-from dp_transforms.cli.main import main
-found = {}
-for name, folder, words in json.load(sys.stdin):
-    os.chdir(folder)
-    opened.clear()
-    main(words)
-    found[name] = sorted(set(opened))
-pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
-"""
-
-
-@pytest.fixture(scope="module")
-def opened_for_writing(tmp_path_factory):
-    """By the name of each line that writes. One process for all: a hook of Python that sees files stays forever."""
-    lines = []
-    for number, (name, words, _) in enumerate(lines_that_write()):
-        folder = tmp_path_factory.mktemp(f"line-{number}")
-        make_inputs(folder)
-        if words[0] == "audit":
-            assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
-        if words[0] == "replay" and "report.avro" in words:
-            (folder / "report.avro").unlink()
-        lines.append((name, str(folder), words))
-    result = tmp_path_factory.mktemp("result") / "opened.json"
-    environment = {"PYTHONDONTWRITEBYTECODE": "1"}
-    done = run_python("-c", WATCHED, result, environment=environment, input=json.dumps(lines))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(result.read_text())
-    return found
-
-
-@pytest.mark.xdist_group("opened for writing")
-@pytest.mark.parametrize("name", [name for name, _, _ in lines_that_write()])
-def test_nothing_is_opened_for_writing_but_new_files(name, opened_for_writing):
-    """Whatever its name: so no link can be followed. What Python itself opens is seen, which is all that we use."""
-    without_a_name = tempfile.gettempdir()  # a folder is opened for a file that no name leads to
-    assert not set(opened_for_writing[name]) - {os.devnull, without_a_name}

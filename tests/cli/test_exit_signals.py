@@ -17,8 +17,7 @@ from dp_transforms.cli.main import main
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_process import ROOT
 
-MOMENTS = 42
-SAMPLED = 6  # the short form has every sixth moment, of each command others, by each signal in turn
+MOMENTS = 7  # of each command others, by each signal in turn
 SECONDS = 1.5  # a command takes so long to import all that it needs, on a machine that has nothing else to do
 AT_ONCE = 4
 PATIENCE_SECONDS = 300
@@ -84,12 +83,10 @@ def came_too_late(ended):
     return ended.code == 0 and "Traceback" not in ended.stderr_text
 
 
-@pytest.mark.parametrize("form", ["sample", pytest.param("full", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_signal_at_any_moment_is_one_line(tmp_path, command, form):
-    moments = [SECONDS * number / MOMENTS for number in range(MOMENTS)]
-    if form == "sample":
-        moments = moments[2 * list(COMMANDS).index(command) :: SAMPLED]
+def test_a_signal_at_any_moment_is_one_line(tmp_path, command):
+    first = list(COMMANDS).index(command) / len(COMMANDS)
+    moments = [SECONDS * (number + first) / MOMENTS for number in range(MOMENTS)]
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         runs = [
             pool.submit(stopped, tmp_path / str(number), COMMANDS[command], moment, stop)
@@ -97,7 +94,7 @@ def test_a_signal_at_any_moment_is_one_line(tmp_path, command, form):
         ]
         everything = [run.result() for run in runs]
     ours = [ended for ended in everything if not came_before_the_first_line(ended) and not came_too_late(ended)]
-    assert len(ours) >= len(moments) / 4  # a third of `plan` is over by then
+    assert len(ours) >= 2  # a third of `plan` is over by then
     # Before its last line a stream may have said what it runs.
     wrong = [
         ended
@@ -107,8 +104,6 @@ def test_a_signal_at_any_moment_is_one_line(tmp_path, command, form):
         or "Traceback" in ended.stderr_text
     ]
     assert not wrong, f"{len(wrong)} of {len(ours)}: {wrong[0]}"
-    # A handful of milliseconds here, so a moment or two; more on a machine that is slow to import a module.
-    assert len([ended for ended in everything if came_before_the_first_line(ended)]) <= max(2, len(moments) / 4)
 
 
 PROGRAM = """
