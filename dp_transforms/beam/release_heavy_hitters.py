@@ -134,7 +134,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         cuts = Partitioning.of(run.plan.schedule, pays_tests=True, shards=self._shards)
         packed = batches | "AssignWindows" >> assign_windows(run, noise_key, cuts.users, self._public_items)
         stages = stages_of(run, self._public_items, is_replay=True)
-        return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts)  # type: ignore[no-any-return]
+        return packed | "Release" >> ReleaseAtOnce(stages, noise_key, cuts)
 
     def _in_order(self, batches: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> beam.PCollection:
         cut, stages = Sharding.of_stream(self._shards), stages_of(run, self._public_items)
