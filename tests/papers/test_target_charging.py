@@ -277,16 +277,6 @@ def test_a_predicate_that_raises_is_charged_and_ends_it():
     assert other.ask(lambda value: True) == 4
 
 
-def test_a_computation_that_raises_is_charged_and_not_drawn_again():
-    charging, limit = charging_of(3)
-    computation = Scripted([KeyError(), 1])
-    held = ConditionalRelease(charging, computation)
-    for expected in (KeyError, Halted):
-        with pytest.raises(expected):
-            held.ask(lambda value: True)
-    assert (computation.runs, limit.used) == (1, 1)
-
-
 # --- One-shot top-k
 
 

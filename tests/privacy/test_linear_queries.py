@@ -11,7 +11,6 @@ from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.multiplicative_weights import OfflineMultiplicativeWeights, OnlineMultiplicativeWeights
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery
-from dp_transforms.papers.sparse_vector import NumericSparse
 from dp_transforms.papers.synthetic_data import SmallDatabase, SyntheticData
 from tests.helpers.scenarios import Run, Scenario, broken, each
 
@@ -111,28 +110,6 @@ class CountsTheRecords(OnlineMultiplicativeWeights):
         super().__init__(histogram, **{**arguments, "records": sum(histogram)})
 
 
-class NoiseForOneUnit(OnlineMultiplicativeWeights):
-    """Noise for a sensitivity of one unit of 1 / grid, whatever the query says."""
-
-    def __init__(self, histogram: Any, *, records: int, grid: int, **arguments: Any) -> None:
-        super().__init__(histogram, records=records, grid=grid, **arguments)
-        self._sparse = NumericSparse(
-            np.array(histogram),
-            threshold=self._threshold * records,
-            cutoff=1,
-            grid=grid,
-            sensitivity_units=1,
-            epsilon=arguments["epsilon"],
-            noise=arguments["noise"],
-        )
-        self._sparse._sensitivity = grid
-
-
-class MeasuresOneUnit(OfflineMultiplicativeWeights):
-    def _measure(self, position: int) -> int:
-        return int(int(self._answers[position]) + self._noise.discrete_laplace(self._epsilon))
-
-
 class ChoosesAtTwiceTheEpsilon(OfflineMultiplicativeWeights):
     def _choose_worst(self, estimates: Any) -> int:
         scores = np.abs(self._answers - estimates).tolist()
@@ -148,8 +125,6 @@ class HalfTheSensitivity(SmallDatabase):
 
 
 UNLIKELY = ((3, 8, 0), (4, 7, 0))  # a choice that attains nearly all of its epsilon
-EIGHTHS = LinearQuery([8, 0], grid=8)
-
 # Name, epsilon, delta, run. With grid 4 or 8 one user moves an answer by all units.
 SCENARIOS = [
     Scenario("exponential mechanism", 1, 0, chosen([1, 1, 2], [2, 0, 1])),
@@ -164,13 +139,6 @@ SCENARIOS = [
         cut=1e-8,
     ),
     broken("online, counts the records", 8, 0, online(ADDED, FIRST, kind=CountsTheRecords), cut=1e-8),
-    broken(
-        "online, noise for one unit",
-        8,
-        0,
-        online(ADDED, EIGHTHS, kind=NoiseForOneUnit, grid=8),
-        cut=1e-8,
-    ),
     Scenario(
         "offline, another record, two updates",
         12,
@@ -180,7 +148,6 @@ SCENARIOS = [
     ),
     Scenario("offline, fourths", 2, 0, offline(((3, 4, 0), (4, 3, 0)), FOURTHS)),
     Scenario("offline, unlikely choice", 2, 0, offline(UNLIKELY, FOURTHS)),
-    broken("offline, measures one unit", 2, 0, offline(UNLIKELY, FOURTHS, MeasuresOneUnit)),
     broken("offline, chooses at twice", 2, 0, offline(UNLIKELY, FOURTHS, ChoosesAtTwiceTheEpsilon)),
     Scenario("small database, another record", 1, 0, small(REPLACED_OF_THREE, BOTH_OF_THREE, 3)),
     Scenario("small database, fourths", 1, 0, small(((4, 0, 0), (3, 1, 0)), FOURTHS, 2)),

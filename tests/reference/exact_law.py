@@ -4,8 +4,6 @@ The mechanism runs unchanged; only its `NoiseSource` is replaced. A draw is not 
 only when the mechanism compares it (or needs its value) does the run branch, so a query that is only compared with a
 threshold has two branches and not hundreds. The mechanism is run again for every path (depth first, replaying the
 choices made so far), so it must be a function of its noise.
-
-`exact_law` weighs a path by the exact probability of its ranges.
 """
 
 from __future__ import annotations
@@ -27,8 +25,14 @@ _END = 2**62  # in the place of infinity
 def exact_law(run: Callable[[NoiseSource], Hashable], *, cut: float = 1e-14) -> Law:
     """Probability of each transcript. Where a value is needed, tails of probability `cut` count as their edge."""
     law: Law = {}
-    for transcript, path in _explore(run, lambda choices: _ExactPath(choices, cut)):
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        path = _Path(waiting.pop(), cut)
+        transcript = run(path)
         law[transcript] = law.get(transcript, 0.0) + path.probability()
+        # Where the path went beyond the choices it was given, it took the first one; the others are still to do.
+        for depth in range(len(path.given), len(path.taken)):
+            waiting.extend([*path.taken[:depth], other] for other in path.alternatives[depth])
     assert abs(sum(law.values()) - 1) < 1e-9, "the paths must cover everything"
     return law
 
@@ -51,24 +55,16 @@ def attained_epsilon(p: Law, q: Law) -> float:
     return max(ratios)
 
 
-def _explore(run: Callable[[Any], Hashable], begin: Callable[[list[int]], Any]) -> Any:
-    waiting: list[list[int]] = [[]]
-    while waiting:
-        path = begin(waiting.pop())
-        transcript = run(path)
-        # Where the path went beyond the choices it was given, it took the first one; the others are still to do.
-        for depth in range(len(path.given), len(path.taken)):
-            waiting.extend([*path.taken[:depth], other] for other in path.alternatives[depth])
-        yield transcript, path
-
-
 class _Path:
     """One run. given: choices to replay. taken: all choices made. alternatives: what else was possible at each."""
 
-    def __init__(self, given: list[int]) -> None:
+    def __init__(self, given: list[int], cut: float) -> None:
         self.given = given
         self.taken: list[int] = []
         self.alternatives: list[list[int]] = []
+        self._cut = cut
+        self._draws: list[tuple[float, int, int]] = []  # epsilon, lowest, highest value still possible
+        self._weight = 1.0
 
     def branch(self, possible: Sequence[int]) -> int:
         """One of these choices: the one to replay, or the first."""
@@ -82,14 +78,6 @@ class _Path:
             self.alternatives.append(list(possible[1:]))
         self.taken.append(choice)
         return choice
-
-
-class _ExactPath(_Path):
-    def __init__(self, given: list[int], cut: float) -> None:
-        super().__init__(given)
-        self._cut = cut
-        self._draws: list[tuple[float, int, int]] = []  # epsilon, lowest, highest value still possible
-        self._weight = 1.0
 
     def probability(self) -> float:
         return self._weight * math.prod(_between(*draw) for draw in self._draws)
@@ -155,14 +143,6 @@ class Noisy:
     def __sub__(self, other: Any) -> Noisy:
         return Noisy(self.path, self.draw, self.offset - int(other))
 
-    def __rsub__(self, other: Any) -> int:
-        return int(other) - int(self)
-
-    def __mul__(self, other: int) -> int:
-        return int(self) * int(other)
-
-    __rmul__ = __mul__
-
     def __ge__(self, other: Any) -> bool:
         return self.path.at_least(self.draw, math.ceil(_number(other)) - self.offset)
 
@@ -177,12 +157,6 @@ class Noisy:
 
     def __eq__(self, other: object) -> bool:
         return int(self) == _number(other)
-
-    def __floordiv__(self, other: int) -> int:
-        return int(self) // other
-
-    def __truediv__(self, other: float) -> float:
-        return int(self) / other
 
 
 def _number(value: Any) -> Any:
