@@ -34,7 +34,6 @@ def _audited(plan, folder, parts):
     for part in (plan.guarantee, plan.fingerprint[:16], *parts):
         assert part in text
     record = json.loads((folder / "audit.json").read_text())
-    assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "plan.json"]
     assert (record["verdict"], record["violations"]) == ("passed", [])
     assert record["plan"] == json.loads(plan.to_json())
     for limit in record["not_tried"]:

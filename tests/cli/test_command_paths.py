@@ -54,7 +54,6 @@ def make_odd(kind, path):
 
 READ_ODDLY = [
     *(pytest.param(place, "fifo", id=" ".join(place)) for place in READ),  # who opened it would wait
-    *(pytest.param(("show", "reports"), kind, id=f"a {kind}") for kind in ("folder", "device")),
     *(pytest.param(("plan", "public_items"), kind, id=f"a list that is a {kind}") for kind in ("folder", "device")),
 ]
 

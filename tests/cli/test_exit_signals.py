@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import pytest
 
-from dp_transforms.cli.main import main
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_process import ROOT
 
@@ -155,7 +154,6 @@ SWALLOWED = "started\nswallowed\n", "shh: stopped.\n"
     ("before", "body", "stops", "ends"),
     [
         pytest.param("", f"{STARTED}; {WAITING}", [signal.SIGINT], (130, *UNWOUND), id="in order"),
-        pytest.param("", f"{STARTED}; {WAITING}", [signal.SIGTERM], (143, *UNWOUND), id="SIGTERM in order"),
         pytest.param("", SWALLOWING.strip(), [signal.SIGTERM, signal.SIGINT], (143, *SWALLOWED), id="second signal"),
         pytest.param(
             *("exit_signals._SECONDS_TO_UNWIND = 1", SWALLOWING.strip(), [signal.SIGINT], (130, *SWALLOWED)),
@@ -171,10 +169,3 @@ SWALLOWED = "started\nswallowed\n", "shh: stopped.\n"
 )
 def test_what_was_started_is_stopped_in_order(before, body, stops, ends):
     assert signalled(PROGRAM.format(before=before, body=body), *stops) == ends
-
-
-def test_handlers_come_back_after_a_command_within_another_program():
-    before = [signal.getsignal(number) for number in STOPS]
-    with pytest.raises(SystemExit):
-        main(["plan", "--epsilon", "nan"])
-    assert [signal.getsignal(number) for number in STOPS] == before

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import pathlib
 import re
-import subprocess
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +16,7 @@ from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
 from tests.helpers.shh_here import said
-from tests.helpers.shh_process import python, shh
+from tests.helpers.shh_process import shh
 from tests.helpers.shown_reports import HEADER, LABELS, NAMES, NAMES_HEADER, rendered, report
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -127,16 +126,6 @@ def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     assert "* above" in shown.stdout
     assert r' !"*starred">=7  !"=equal">=7  !a>=7  !"x>=5">=7  !"x\u22655">=7  !\xe9>=7 ' in shown.stdout
     assert "is wrong has a probability of at most 0.001." in " ".join(shown.stdout.split())
-
-
-def test_a_pipe_that_closes_early_is_not_an_error(tmp_path):
-    path = tmp_path / "report.jsonl"
-    write_report_file(path, HEADER, many(3000))
-    command = ["-m", "dp_transforms.cli.main", "show", path, "--last", "100000"]
-    with python(*command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        running.stdout.readline()
-        running.stdout.close()
-        assert running.stderr.read() == ""
 
 
 def stream_folder(tmp_path, ended=None):

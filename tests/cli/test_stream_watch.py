@@ -3,7 +3,6 @@ is named, signals are counted wherever they meet it, and its page is whole or no
 
 import contextlib
 import datetime
-import os
 import re
 import signal
 import threading
@@ -13,7 +12,7 @@ import types
 import pytest
 
 from dp_transforms.cli import stream_watch
-from dp_transforms.cli.stream_watch import StopSignals, StreamPage, StreamWatch, caught_stops, operator_line
+from dp_transforms.cli.stream_watch import StopSignals, StreamPage, StreamWatch, caught_stops
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -203,11 +202,6 @@ def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on(st
     assert "--run-id run-1" in status.lines[-2]
 
 
-def test_the_operators_line_is_marked():
-    text = operator_line({"events_read": 5000, "events_rejected": 2, "events_late": 0}, {"pending_windows": 1})
-    assert text == "[not covered by the guarantee, for the operator: 5,000 events, 1 windows pending, 2 rejected]"
-
-
 SIGNALS = 600
 # Another process sends them, so they meet this one anywhere, within the wait too.
 UNDER_FIRE = f"""
@@ -282,25 +276,6 @@ def test_each_window_is_on_the_next_page_and_the_end_is_said(tmp_path):
     page.update([], RunEnded("news", 12, len(WINDOWS)))
     assert Page(path.read_text()).data["goes_on"] is False
     assert summary(path).endswith("The run has ended: all of its 12 windows are closed.")
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_command_that_is_killed_leaves_the_whole_page_before(tmp_path, monkeypatch, call):
-    path = tmp_path / "page.html"
-    page = page_of(path)
-    page.update(WINDOWS[:1], None)
-    before = path.read_bytes()
-
-    def killed(*_, **__):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as dying:
-        dying.setattr(os, call, killed)
-        with pytest.raises(KeyboardInterrupt):
-            page.update(WINDOWS[1:2], None)
-    assert path.read_bytes() == before
-    page.update([], None)
-    assert len(starts(path)) == 2
 
 
 def test_a_page_that_cannot_be_written_is_told_once_and_tried_again(tmp_path, status):

@@ -64,13 +64,12 @@ def test_a_page_tells_all_that_the_report_tells_and_nothing_else():
         (REPORTS, None),
         (LABELS, None),
         ([report(w, HeavyHitter("a", None, 4000 + w), HeavyHitter("b", None, -3)) for w in (0, 1, 5, 9)], COUNTS),
-        ([report(w, HeavyHitter("a", None, None)) for w in (2, 3, 7)], None),
         (
             [report(0, HeavyHitter("a", None, None, 2, 5)), report(0, HeavyHitter("a", None, None, 3, 9), stream="b")],
             None,
         ),
     ],
-    ids=["all kinds", "labels", "counts on the windows of a plan", "kms21", "two streams"],
+    ids=["all kinds", "labels", "counts on the windows of a plan", "two streams"],
 )
 def test_columns_hold_every_pair_of_every_mode(reports, plan):
     columns = report_columns(reports, plan)
