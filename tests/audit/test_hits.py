@@ -20,14 +20,12 @@ from dp_transforms.audit.hits import (
     default_rounds,
     laplace_mass,
     lone_delta,
-    rounds_until_excluded,
 )
 from dp_transforms.core.hit_noise import ReleaseRule
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import Action, best_adversary, extract_kernel, kernel_of_law
 from tests.helpers.exact_monitor import settings_for
 from tests.helpers.modes import plan_of_mode
-from tests.reference.charging_game import static_adversary_delta
 
 MODES = ["hits", "hits-with-counts"]
 EPSILON = 0.7  # of a query
@@ -106,25 +104,26 @@ def test_lone_items_by_the_definition():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def best_by_force(by_distance, hits, windows, most, epsilon, adds_user, *, mixed=False, p=1.0, q=1.0):
-    """The value of a state of the adversary: before each window it tries all choices of up to so many calls (mixed:
-    each at a distance of its own), and goes on with what all results of the window were."""
+def best_by_force(by_distance, hits, windows, epsilon, adds_user, p=1.0, q=1.0):
+    """The value of a state of the adversary, by trying every distance, and every one after every result of it."""
     first, second = (p, q) if adds_user else (q, p)
     best = max(0.0, first - math.exp(epsilon) * second)
     if not hits or not windows:
         return best
-
-    def after(calls, hits, p, q):
-        if not calls or not hits:
-            return best_by_force(by_distance, hits, windows - 1, most, epsilon, adds_user, mixed=mixed, p=p, q=q)
-        return sum(
-            after(calls[1:], hits - result.charged, p * result.with_user, q * result.without_user)
-            for result in calls[0]
+    for results in by_distance:
+        after = (
+            best_by_force(
+                by_distance,
+                hits - result.charged,
+                windows - 1,
+                epsilon,
+                adds_user,
+                p * result.with_user,
+                q * result.without_user,
+            )
+            for result in results
         )
-
-    for size in range(1, most + 1):
-        chosen = itertools.product(by_distance, repeat=size) if mixed else ((one,) * size for one in by_distance)
-        best = max(best, *(after(calls, hits, p, q) for calls in chosen))
+        best = max(best, sum(after))
     return best
 
 
@@ -146,25 +145,10 @@ def test_two_distances_are_as_bad_as_all(zone_width, hits, adds_user):
     which knows only one below the threshold and one below the upper edge."""
     everywhere = [lumped(by_definition(zone_width, distance, reach=45)) for distance in range(-6, 6)]
     for epsilon in (0.0, 0.4, EPSILON, 1.1):
-        by_force = best_by_force(everywhere, hits, 3, 1, epsilon, adds_user)
+        by_force = best_by_force(everywhere, hits, 3, epsilon, adds_user)
         found = attained(ThresholdLaw(EPSILON, zone_width), hits, 3, epsilon, adds_user)
         assert found == pytest.approx(by_force, rel=1e-6, abs=1e-12)
         assert found <= by_force + 1e-13, "rounded down"
-
-
-@pytest.mark.parametrize("zone_width", [0, 3])
-@pytest.mark.parametrize(("hits", "windows", "most"), [(1, 2, 2), (2, 2, 2), (3, 1, 4)])
-def test_several_items_in_a_window_by_force(zone_width, hits, windows, most):
-    """One distance a window is attained exactly; and whatever the distances in a window, single items are a ceiling."""
-    law = ThresholdLaw(EPSILON, zone_width)
-    critical = [lumped(law.results(distance)) for distance in law.distances]
-    everywhere = [lumped(by_definition(zone_width, distance, reach=45)) for distance in (-3, -1, 0, 2, 3)]
-    for epsilon in (0.0, 0.4, 1.1):
-        one_each = best_by_force(critical, hits, windows, most, epsilon, False)
-        assert attained(law, hits, windows, epsilon, False, most) == pytest.approx(one_each, rel=1e-6, abs=1e-12)
-        mixed = best_by_force(everywhere, hits, windows, most, epsilon, False, mixed=True)
-        ceiling = attained(law, hits, windows * most, epsilon, False)
-        assert one_each <= mixed * (1 + 1e-9) <= ceiling * (1 + 1e-6) + 1e-12
 
 
 @pytest.mark.parametrize("zone_width", [0, 12])
@@ -195,15 +179,6 @@ def test_never_above_the_game_and_sometimes_close(mode):
             assert found <= claimed
             ratios.append(found / claimed)
     assert max(ratios) > (0.999 if mode == "hits" else 0.75)
-
-
-def test_counts_attain_exactly_what_the_static_adversary_of_the_accountants_does():
-    """A closed form that knows nothing of noise or thresholds: with counts charged, one stream is the worst."""
-    for epsilon_per_query, hits, epsilon in ((0.1, 3, 1.0), (0.3, 1, 2.0), (0.05, 10, 1.5)):
-        mechanism = Mechanism(ThresholdLaw(epsilon_per_query, 0), 10**6, hits, 10**6, 1)
-        expected = static_adversary_delta(epsilon_per_query, not_prior_probability(epsilon_per_query), hits, epsilon)
-        found = best_delta(mechanism, epsilon, rounds_until_excluded(mechanism), 1, False)
-        assert found == pytest.approx(expected, rel=1e-6)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -249,17 +249,3 @@ def test_what_is_yielded_is_in_the_state():
     again = list(HeavyHitterMonitor(chosen, keys).close_windows(left, after))
     assert again == [found for found in rest if found[0] >= state.next_window]
     assert again
-
-
-@pytest.mark.parametrize("windows", [[[4], [4]], [[4], [3]], [[3, 4], [WINDOWS]], [[2]], [[5, 4]]])
-def test_windows_out_of_order_are_refused_before_anything_of_their_part_is_charged(windows):
-    chosen = settings_with("hits-with-counts")
-    keys = chosen.stream_keys(SECRET)
-    source = random.Random(0)
-    state = MonitorState(next_window=3)
-    parts = [part_of(of_part, source, keys, 30) for of_part in windows]
-    with pytest.raises(ValueError, match=r"cannot be closed: the open windows are \d+ \.\. 29"):
-        list(HeavyHitterMonitor(chosen, keys).close_windows(parts, state))
-    before = MonitorState(next_window=3)
-    list(HeavyHitterMonitor(chosen, keys).close_windows(parts[:-1], before))
-    assert outcome([], state) == outcome([], before)

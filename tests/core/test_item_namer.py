@@ -17,7 +17,7 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.public_items import EmptyItems
-from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
+from tests.helpers.core_runs import EVENT, MICROS, START, WINDOWS, domain_table, shuffled
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET, batches_of
 from tests.helpers.trials import changed
@@ -122,6 +122,20 @@ def expected(log, chosen, domain=()):
     return sorted(named.published for named in oracle_of(log, chosen, domain))
 
 
+def busy_log(seed):
+    """Of 25 users: skewed items that shift with time; a quarter of the 40 windows has no events."""
+    source = random.Random(seed)
+    quiet = set(source.sample(range(40), 10))
+    log = []
+    while len(log) < 600:
+        window = source.randrange(40)
+        if window not in quiet:
+            rank = min(int(source.expovariate(0.8)), 5)
+            time = (START + 10 * window) * MICROS + source.randrange(10 * MICROS)
+            log.append((f"u{source.randrange(25)}", f"i{(rank + window // 9) % 6}", time))
+    return log
+
+
 def test_columns_equal_the_oracle_on_busy_logs():
     """Items are followed while nobody holds them, forgotten, and named anew; users have more than they can pay for."""
     named, again = [], 0
@@ -129,7 +143,7 @@ def test_columns_equal_the_oracle_on_busy_logs():
         chosen = naming_settings(
             40, most_tests=12, threshold=60, followed_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
         )
-        log = busy_log(seed, 40, lambda source: source.randrange(25))
+        log = busy_log(seed)
         of_run = oracle_of(log, chosen)
         found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
         assert published(found, chosen) == sorted(entry.published for entry in of_run)
@@ -158,51 +172,12 @@ def names_of(cells, chosen, first=0, end=None):
     return ItemNamer(chosen, keys).name_windows(sums_of(cells, keys), FollowedItems.none(), first, end)
 
 
-def test_levels_and_sizes_of_sums_far_above_the_noise():
-    """|Z| <= 236: a sum of 10,000 lies between levels that are known beforehand."""
-    chosen = naming_settings(3, threshold=1000, followed_threshold=300, spacing=600, likely_noise=40)
-    named = names_of([(0, "a", 10_000), (1, "a", 10_000), (2, "b", 5 * 10**11)], chosen)
-    assert named.windows.tolist() == [0, 1, 2]
-    new, known, huge = named.levels.tolist()
-    assert 1 + (10_000 - 236 - 1000) // 600 <= new <= 1 + (10_000 + 236 - 1000) // 600
-    assert 1 + (10_000 - 236 - 300) // 600 <= known <= 1 + (10_000 + 236 - 300) // 600
-    assert abs(huge - 5 * 10**11 / 600) < 3
-    largest = chosen.contributions.weights[-1]
-    for level, threshold, users in zip(
-        (new, known, huge), (1000, 300, 1000), named.at_least_users.tolist(), strict=True
-    ):
-        assert users == -(-(threshold + (level - 1) * 600 - 40) // largest)
-
-
 def test_a_size_of_fewer_than_5_users_is_not_stated():
     chosen = naming_settings(1, threshold=1000, followed_threshold=300, spacing=600)
     largest = chosen.contributions.weights[-1]
     for likely_noise, size in ((50_000, 0), (1000 - 4 * largest, 0), (999 - 4 * largest, 5)):
         chosen = changed(chosen, likely_noise=likely_noise)
         assert names_of([(0, "a", 1300)], chosen).at_least_users.tolist() == [size]
-
-
-def test_two_items_whose_hashes_share_a_word_are_two_items():
-    """A tie of the high word is settled by the low one, in every order and in known items."""
-    chosen = naming_settings(3, threshold=500, followed_threshold=300)
-    keys = chosen.stream_keys(SECRET)
-    hashes = np.array([[5, 1], [5, 9], [6, 1]], dtype=np.uint64)
-    table = ItemTable.with_labels(hashes, pa.array(["low", "high", "other"]))
-    cells = [(0, 0), (0, 2), (1, 1), (2, 0), (2, 1)]
-    windows, items = np.array(cells).T
-    totals = np.full(len(cells), 10_000)
-    sums = ItemSums(windows, items, totals, np.ones((len(cells), 2), dtype=np.uint64), table)
-    namer = ItemNamer(chosen, keys)
-    whole = namer.name_windows(sums, FollowedItems.none(), 0, 3)
-    labels = whole.table.labels.to_pylist()
-    found = list(zip(whole.windows.tolist(), (labels[item] for item in whole.items), strict=True))
-    assert found == [(0, "low"), (0, "other"), (1, "high"), (2, "low"), (2, "high")]
-    first = namer.name_windows(sums.select(slice(0, 3)), FollowedItems.none(), 0, 2)
-    known = FollowedItems.none().after(first, 2, chosen.followed_for)
-    assert known.table.labels.to_pylist() == ["low", "high", "other"]
-    again = FollowedItems.merge([FollowedItems.from_bytes(cell) for cell in known.to_chunks()[::-1]])
-    second = namer.name_windows(sums.select(slice(3, 5)), again, 2, 3)
-    assert second.levels.tolist() == whole.levels[3:].tolist()
 
 
 def test_a_sum_of_nobody_is_refused_where_no_items_are_public():

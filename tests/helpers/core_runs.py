@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterable
+from typing import TypeVar
+
+import pyarrow as pa
+from hypothesis import strategies as st
 
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.item_sums import ItemHolders
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trials import hits_trial
 
 MICROS = 1_000_000
 START = 1_000
 WINDOWS = 6
+_Entry = TypeVar("_Entry")
+
+EVENT = st.tuples(
+    st.sampled_from([*(f"u{number}" for number in range(9)), "ü☃", "7"]),
+    st.sampled_from(["a", "b", "c", "a much longer label of an item, over several blocks", "0", "é"]),
+    # Mostly inside the range, also at the very edges of windows and of the range, and far outside.
+    st.one_of(
+        st.integers(START * MICROS, (START + 10 * WINDOWS) * MICROS - 1),
+        st.sampled_from([START, START + 10, START + 10 * WINDOWS]).flatmap(
+            lambda second: st.sampled_from([second * MICROS - 1, second * MICROS])
+        ),
+        st.sampled_from([-(2**63), 2**63 - 1, 0]),
+    ),
+)
 
 
 def monitor_settings(
@@ -67,3 +88,13 @@ def busy_log(seed, events=400):
         )
         for _ in range(events)
     ]
+
+
+def domain_table(domain: Collection[str], keys: StreamKeys) -> ItemTable | None:
+    return ItemTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)[0] if domain else None
+
+
+def shuffled(entries: Iterable[_Entry], order: random.Random) -> list[_Entry]:
+    entries = list(entries)
+    order.shuffle(entries)
+    return entries

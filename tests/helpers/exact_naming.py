@@ -36,15 +36,17 @@ Law = dict[Any, float]
 Range = tuple[int, int]  # the first and the last of consecutive uniforms
 
 
-class ChosenDraws:
-    """`StreamKeys`, but for the uniforms of the number of empty items in a window, and what a subclass chooses.
+class ChosenUniforms:
+    """`StreamKeys`, but for the uniforms of tests and of the number of empty items in a window.
 
-    empty: by window; in a domain of one item there is no choice besides the number.
+    looks: words by copy, window and item, uint64[copies, windows, items, 2]. An item's hash is (copy, number).
+    empty: by window; of one public item there is no choice besides the number.
     """
 
     def __init__(self, keys: StreamKeys) -> None:
         self._keys = keys
         self.empty: Sequence[int] = ()
+        self.looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._keys, name)
@@ -55,12 +57,6 @@ class ChosenDraws:
             return np.array([divmod(uniform, _WORD) for uniform in chosen], dtype=np.uint64)
 
         return uniforms
-
-
-class ChosenUniforms(ChosenDraws):
-    """looks: words by copy, window and item, uint64[copies, windows, items, 2]. An item's hash is (copy, number)."""
-
-    looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
 
     def window_uniforms(self) -> Any:
         def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:

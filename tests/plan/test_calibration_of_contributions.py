@@ -26,21 +26,6 @@ def tail(noise, margin):
         return mpmath.gammainc(order, at**noise.shape, regularized=True) / 2
 
 
-def test_hourly_example():
-    plan = looks_plan()
-    assert (plan.charge, plan.contributions.usual_tests, plan.contributions.most_tests) == (
-        "contributions",
-        (1, 1000),
-        3000,
-    )
-    assert plan.schedule.horizon == 384
-    assert [plan.found_from(looks) for looks in (1, 10, 100, 1000)] == [36, 68, 170, 501]
-    assert [plan.found_from(looks, followed=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
-    assert plan.followed_for == 168
-    assert BUDGET_UNITS // plan.contributions.units[0] == plan.contributions.most_tests
-    assert plan.contributions.spacing >= 5.5 * plan.contributions.noise.standard_deviation
-
-
 @pytest.mark.parametrize(
     "changes", [{}, {"epsilon": 0.5, "delta": 1e-7}, {"public_items": DOMAIN}, {"forget_after": 0}]
 )
@@ -102,13 +87,6 @@ def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches():
     )
     never_above = short_looks_plan(false_name_error=1e-25)
     assert never_above.followed_threshold == never_above.threshold
-
-
-def test_items_are_forgotten_within_the_horizon():
-    assert short_looks_plan(forget_after=384).followed_for == 384
-    assert short_looks_plan(forget_after=1).followed_for == 1
-    day = WindowSchedule.fixed(0, 86_400, 3600)
-    assert short_looks_plan(schedule=day).followed_for == 24
 
 
 def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
@@ -173,21 +151,6 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
             plan, {"contributions.weights": [*plan.contributions.weights[:-1], plan.contributions.spacing + 1]}
         )
     assert Plan.from_json(plan.to_json()) == plan
-
-
-def test_a_small_epsilon_has_a_finer_grid():
-    plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_contributions=3000)
-    assert plan.contributions.scale > short_looks_plan().paid_contributions.scale
-    assert plan.contributions.weights[0] >= 8
-    with pytest.raises(ValueError, match=r"cannot pay for 100000 contributions .* lower most_contributions"):
-        short_looks_plan(epsilon=0.02, delta=1e-6, most_contributions=100_000)
-
-
-def test_a_run_names_no_more_than_can_be_drawn():
-    with pytest.raises(ValueError, match="would publish about 500 items that nobody holds"):
-        looks_plan(
-            most_contributions=20, usual_contributions=(1, 10), public_items=DOMAIN, false_name_error=0.5, schedule=LONG
-        )
 
 
 def test_users_pay_for_contributions_by_default():
