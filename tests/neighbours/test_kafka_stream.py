@@ -10,7 +10,6 @@ import pytest
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from tests.helpers.small_runs import MICROS, START, settings_of
-from tests.neighbours import hostile_lines
 from tests.neighbours.broker import Brokers, Message, Partition
 from tests.neighbours.kafka_records import some
 from tests.neighbours.logs import ODD_USERS, as_json, odd_json_lines
@@ -112,13 +111,6 @@ def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, clo
         assert case.deaths > 0, "workers died, and others went on"
 
 
-def test_a_drain_of_a_live_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    for source in rounds("live"):
-        case = Case(monkeypatch, "arrival", some(source), seed=source.getrandbits(32), lag_millis=3_500)
-        case.check(source.choice(case.mixed).micros, jump_seconds=5)
-        case.check(source.choice(case.mixed).micros, jump_seconds=5, confirm=False)
-
-
 @pytest.mark.parametrize(("size", "clock"), [(1, "arrival"), (1_000, "arrival"), (1_000, "event"), (50_000, "arrival")])
 def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, size: int, clock: str) -> None:
     """Many records of x' before those of the others: with them, as many of theirs lie behind the first poll."""
@@ -128,11 +120,3 @@ def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, si
         case = Case(monkeypatch, clock, added, count=count, where=where, begin=BACKLOG)
         case.check(case.without[-1].micros, polls=(size,), confirm=False)
         case.check(source.choice(case.without).micros, polls=(size, 700), deaths=0.01)
-
-
-@pytest.mark.parametrize("size", [1, 17])
-def test_large_values(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    text = b"A" * (size * hostile_lines.MB)
-    added = [text, b'{"user": "x\'", "item": "' + text + b'"}', b"{" + text]
-    case = Case(monkeypatch, "arrival", added, count=100, begin=BACKLOG)
-    case.check(polls=(30, 1_000), deaths=0.01)

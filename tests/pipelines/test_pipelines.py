@@ -159,7 +159,7 @@ def test_the_launch_line_of_a_flex_template_is_a_command_line_and_its_parameters
         (REPLAY, [*LOG, "--user-field", "nobody"], "nobody"),
         (STREAM, [*FOLDER, *KEY, "--run-id", "again"], "belong together"),
         (STREAM, [*FOLDER, "--update"], "belong together"),
-        (STREAM, [*FOLDER[:-1], "clicks"], "holds files"),
+        (STREAM, [*FOLDER[:-1], "clicks"], "holds other files"),
         (STREAM, [*FOLDER, *SECRET, *CLOUD], "share no disk"),
     ],
 )

@@ -5,7 +5,6 @@ Google Cloud Storage and Azure run through the same code of obstore."""
 import io
 import os
 import pathlib
-import pickle
 import re
 import signal
 import socket
@@ -284,19 +283,6 @@ def test_a_store_without_versions_or_without_ranges_is_refused(s3, bucket):
         remote_files.look_at(url)
 
 
-def test_what_was_fetched_last_is_kept(s3, bucket):
-    content = os.urandom(10_000)
-    remote_files.put_new(f"{bucket}/a.bin", content)
-    found = remote_files.look_at(f"{bucket}/a.bin")
-    s3.forget()
-    with remote_files.open_stored(found, ahead=1_000) as reader:
-        for position, size in ((0, 100), (200, 700), (950, 100), (1_500, 10), (0, 100)):
-            reader.seek(position)
-            assert reader.read(size) == content[position:][:size]
-    asked = [(read.bytes_range, read.sent) for read in s3.reads()]
-    assert asked == [("bytes=0-999", 1_000), ("bytes=1000-1949", 950), ("bytes=0-999", 1_000)]
-
-
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_write_whose_answer_was_lost_has_succeeded(s3, bucket, is_over):
     """obstore tries again, and is told that the name is taken: by what it wrote itself."""
@@ -368,14 +354,6 @@ def test_ctrl_c_ends_the_wait_for_a_store_that_does_not_answer(bucket, monkeypat
             silent.accept()
             asking.send_signal(signal.SIGINT)
             assert "KeyboardInterrupt" in asking.communicate(timeout=30)[1]
-
-
-def test_errors_and_versions_travel_between_processes(bucket):
-    with pytest.raises(FileNotFoundError) as raised:
-        remote_files.look_at(f"{bucket}/a.csv")
-    assert pickle.loads(pickle.dumps(raised.value)).strerror == raised.value.strerror  # noqa: S301
-    file = StoredFile("s3://b/a", 1, '"v"')
-    assert pickle.loads(pickle.dumps(file)) == file  # noqa: S301
 
 
 def test_in_a_forked_child_a_store_is_refused(bucket):

@@ -195,15 +195,17 @@ def test_a_broker_that_shows_records_and_gives_none_is_given_up(broker, now):
     assert now[0] < 1080
 
 
-def test_records_with_a_producers_time_are_rejected_and_move_no_clock(broker, now):
-    for only, expected in ((True, [0, 2]), (False, [0, 1, 2, 3])):
+def test_records_with_a_producers_time_or_none_are_rejected_and_move_no_clock(broker, now):
+    most = 253_402_300_800_000
+    for only, kept in ((True, [MILLIS]), (False, [MILLIS, MILLIS + 1])):
         broker.close()
-        broker.shown = broker.given = 4
-        broker.kinds = {1: 1, 3: 1}
+        broker.shown = broker.given = 7
+        broker.kinds, broker.millis = {1: 1, 2: 0}, {3: -1, 4: most, 5: most - 1}
         poll = Polls(reader_of(append_times_only=only), now)
-        poll(5)
-        assert arrivals_of(poll) == [(MILLIS + at) * 1000 for at in expected]
-        assert rejected_of(poll) == [(1, PRODUCERS_TIME), (3, PRODUCERS_TIME)] * only
+        poll(8)
+        assert arrivals_of(poll) == [millis * 1000 for millis in (*kept, most - 1, MILLIS + 6)]
+        wrong = [(1, PRODUCERS_TIME)] * only + [(at, NO_ARRIVAL_TIME) for at in (2, 3, 4)]
+        assert sorted(rejected_of(poll)) == wrong
         assert all(polled.passed_micros is None for polled in poll.kept)
 
 
@@ -243,22 +245,14 @@ def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(b
     assert offsets_of(poll_once(reader, str(4), records=3)) == [4, 5, 6]
 
 
-def test_a_backlog_is_taken_in_pieces(broker):
-    """Objects of the client do not stay. Thousands of them at once were looked through for garbage again and again."""
-    broker.shown = broker.given = 2000
-    polled = (reader := reader_of()).poll(None, max_records=1700, max_seconds=0.25)
-    assert (offsets_of(polled), polled.is_drained) == (list(range(1700)), False)
-    assert [call[1] for call in broker.calls if call[0] == "consume"] == [1, 500, 500, 500, 199]
-    polled = reader.poll(polled.position, max_records=1700, max_seconds=0.25)
-    assert (offsets_of(polled), polled.is_drained) == (list(range(1700, 2000)), True)
-    assert not reader.poll(polled.position, max_records=1700, max_seconds=0.25).is_drained
-
-
 @pytest.mark.parametrize(("left", "is_drained"), [(0, True), (1700, True), (1701, False)])
-def test_while_more_is_left_than_was_read_it_is_a_backlog(broker, left, is_drained):
-    """Of records of 1,000 bytes a client has some thousands at a time, and a wait after each made 160 MB a second."""
+def test_a_backlog_is_taken_in_pieces_and_while_more_is_left_than_was_read_it_is_one(broker, left, is_drained):
+    """Thousands of objects of the client at once were looked through for garbage again and again; and a wait after
+    each piece of large records made 160 MB a second."""
     broker.given, broker.shown = 1700, 1700 + left
-    assert reader_of().poll(None, max_records=9000, max_seconds=0.25).is_drained is is_drained
+    polled = reader_of().poll(None, max_records=9000, max_seconds=0.25)
+    assert (offsets_of(polled), polled.is_drained) == (list(range(1700)), is_drained)
+    assert [call[1] for call in broker.calls if call[0] == "consume"] == [1, 500, 500, 500, 500]
 
 
 def test_what_retention_has_deleted_is_never_passed_over(broker, now):
@@ -304,16 +298,6 @@ def test_an_end_with_records_behind_it_is_no_end(broker, now):
     assert (polled.position, polled.is_at_end) == (str(3), False)
     polled = poll_once(reader, polled.position, records=9)
     assert polled.position == str(3), "an end never moves a position back"
-
-
-def test_records_without_a_time_of_arrival_are_rejected(broker, now):
-    most = 253_402_300_800_000
-    broker.shown = broker.given = 6
-    broker.kinds, broker.millis = {1: 0}, {0: 0, 2: -1, 3: most, 4: most - 1, 5: 1}
-    poll = Polls(reader_of(), now)
-    poll(8)
-    assert arrivals_of(poll) == [0, (most - 1) * 1000, 1000]
-    assert rejected_of(poll) == [(place, NO_ARRIVAL_TIME) for place in (1, 2, 3)]
 
 
 def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker, now):
