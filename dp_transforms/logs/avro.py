@@ -7,24 +7,20 @@ measured, that takes five sixths of the time of its own reader of blocks. Record
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import io
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 import fastavro
 import pyarrow as pa
 from fastavro.read import HEADER_SCHEMA, MAGIC, SYNC_SIZE
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.avro_schema import (
-    EventSchema,
-    RecordSchema,
-    check_schema,
-    column_of,
-)
+from dp_transforms.logs.avro_schema import EventSchema, RecordSchema, check_schema, column_of
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -37,7 +33,7 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_BLOCK_BYTES = 64 << 20  # unpacked; writers make blocks of 16 kB to a few MB, or of one record that is larger
-_USUAL_HEADER_BYTES, _MAX_HEADER_BYTES = 1 << 16, 1 << 20
+_MAX_HEADER_BYTES = 1 << 20
 # A byte of a block can become 200 bytes of Python's objects: of larger ones some records at a time.
 _WHOLE_BLOCK_BYTES = 1 << 20
 _RECORDS_AT_ONCE = 4096
@@ -45,8 +41,7 @@ _BLOCK_ROWS, _BLOCK_BYTES = 1 << 18, 32 << 20
 
 CODECS = ("null", "deflate", "snappy", "zstandard")
 _HEADER = fastavro.parse_schema(HEADER_SCHEMA)
-_ENDS_EARLY = (EOFError, IndexError)  # fastavro raises the second inside of a number
-DAMAGE = (*_ENDS_EARLY, ValueError)
+DAMAGE = (EOFError, IndexError, ValueError)  # fastavro raises the second inside of a number
 _LONG = fastavro.parse_schema("long")
 _LONGS = [{"name": name, "type": "long"} for name in ("records", "size")]
 _FRAME = fastavro.parse_schema({"type": "record", "name": "frame", "fields": _LONGS})
@@ -77,18 +72,12 @@ class Frame(NamedTuple):
 
 def read_avro_header(path: str, file: IO[bytes]) -> Header:
     """Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown codec."""
-    data, header = b"", cast(Any, None)
-    for most_bytes in (_USUAL_HEADER_BYTES, _MAX_HEADER_BYTES):
-        data += file.read(most_bytes - len(data))
-        head = io.BytesIO(data)
-        try:
-            header = fastavro.schemaless_reader(head, _HEADER, None)
-            break
-        except Exception as error:  # whose words may hold bytes of the file
-            if not isinstance(error, _ENDS_EARLY) or len(data) < most_bytes:
-                break
-    else:
-        raise EventFileError(path, "its header has more than 1 MB. Write it with a smaller schema.")
+    head = io.BytesIO(data := file.read(_MAX_HEADER_BYTES))
+    header: Any = None
+    with contextlib.suppress(Exception):  # whose words may hold bytes of the file
+        header = fastavro.schemaless_reader(head, _HEADER, None)
+    if header is None and data.startswith(MAGIC) and len(data) == _MAX_HEADER_BYTES:
+        raise EventFileError(path, "its header has more than 1 MB, or is damaged. Write it with a smaller schema.")
     if header is None or header["magic"] != MAGIC:
         raise damaged_error(path, "Avro")
     codec = header["meta"].get("avro.codec", b"null").decode("ascii", "replace")
@@ -198,7 +187,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     Of a stored file only the header is read: to count its records takes a request for each block.
     """
     try:
-        with opened_log(path, stored, _USUAL_HEADER_BYTES) as file:
+        with opened_log(path, stored, _MAX_HEADER_BYTES) as file:
             header = read_avro_header(path, file)
             check_schema(path, header.schema, fields)
             if stored is not None:

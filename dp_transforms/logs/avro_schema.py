@@ -159,12 +159,11 @@ class _UnsupportedError(Exception):
 
 
 class _Builder:
-    """Builds the schema again. Named types are written out where they are used; they may not contain themselves. Raises
-    AttributeError, KeyError or TypeError for what is no schema."""
+    """Builds the schema again. Named types are written out where they are used, so one that contains itself is nested
+    too deeply. Raises AttributeError, KeyError or TypeError for what is no schema."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
-        self._open: set[str] = set()
         self._types = 0
 
     def build(self, schema: Any, namespace: str = "", depth: int = 0) -> tuple[Any, int]:
@@ -203,12 +202,8 @@ class _Builder:
             return {"type": "fixed", "name": f"fixed{self._types}", "size": size}, size
         if not all(isinstance(field["name"], str) for field in schema["fields"]):
             raise TypeError
-        if name in self._open:
-            raise _UnsupportedError("has a record that contains itself")
-        self._open.add(name)
         own_name, namespace = f"record{self._types}", name.rpartition(".")[0]
         built = [self.build(field["type"], namespace, depth + 1) for field in schema["fields"]]
-        self._open.remove(name)
         # No name of the file is kept, so names that Avro forbids do no harm.
         parts = [{"name": f"field{index}", "type": part} for index, (part, _) in enumerate(built)]
         return {"type": "record", "name": own_name, "fields": parts}, sum(size for _, size in built)

@@ -143,7 +143,7 @@ def test_an_avro_log_is_not_read_to_count_its_records(s3, bucket):
     s3.forget()
     (chunk,) = find_log_chunks([bucket], FIELDS)
     assert chunk.events is None
-    assert sum(read.sent for read in s3.reads()) <= 1 << 16
+    assert len(s3.reads()) == 1, "its header"
     s3.forget()
     assert len(_events([chunk])) == len(ROWS)
     assert len(s3.reads()) == 1
