@@ -28,10 +28,8 @@ from dp_transforms.views.report_words import escape_text, is_ascii_only, label_t
 
 FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows, so do not publish it."
 _WHY_DECLARED = (
-    "Why the range must be declared: a plan and a report are public, and --start and --end are in them. Copied from the"
-    " data they would say when the first and the last event were, which are events of two people, and no noise covers"
-    " that. So give the range that you would give without the log, such as the month that was collected. For a trial of"
-    " your own it does not matter."
+    "Why the range must be declared: --start and --end are public. Copied from the data they would say when two people"
+    " had the first and the last event, which no noise covers. So give a range that you would give without the log."
 )
 _NOT_PERSONS = {
     DEVICE: "a device: each device or browser of a person gets a budget of its own",
@@ -40,7 +38,6 @@ _NOT_PERSONS = {
 }
 ROLES = {"user": "user", "item": "item", "time": "timestamp"}  # and the usual name of its field
 _WHAT = {"user": "the one that a person keeps", "item": "items are published", "time": "when the event was"}
-_WINDOWS = ((42, "1h"), (1100, "1d"))  # up to so many days: the proposed length
 _MOST_SHOWN = 40
 
 
@@ -176,12 +173,12 @@ def _log_lines(glance: Glance) -> Iterator[str]:
     if not glance.fields:
         yield "There is no row in them."
         return
-    rows = [("field", "holds", "different", "empty")]
-    for field in glance.fields[:_MOST_SHOWN]:
-        counts = f"{len(field.counts):,}", f"{field.empty:,}"
-        rows.append((label_text(field.name), field.holds, *counts))
-    wide, next_wide = (max(len(row[at]) for row in rows) for at in (0, 1))
-    yield from ("", *(f"  {row[0]:{wide}}   {row[1]:{next_wide}}   {row[2]:>9}   {row[3]:>6}" for row in rows))
+    cells = [(label_text(each.name), each.holds, len(each.counts), each.empty) for each in glance.fields[:_MOST_SHOWN]]
+    wide, next_wide = (max(5, *(len(str(row[at])) for row in cells)) for at in (0, 1))
+    yield from ("", f"  {'field':{wide}}   {'holds':{next_wide}}   different    empty")
+    yield from (
+        f"  {name:{wide}}   {holds:{next_wide}}   {count:9,}   {empty:6,}" for name, holds, count, empty in cells
+    )
     if len(glance.fields) > _MOST_SHOWN:
         yield f"  and {len(glance.fields) - _MOST_SHOWN} more"
 
@@ -290,8 +287,7 @@ def _command_lines(glance: Glance, logs: Sequence[str], more_items: Sequence[str
 
 
 def _proposed_range(glance: Glance) -> tuple[str, str, str]:
-    """Whole days around the times that were seen, and the length of windows. The days are those of the time zone, all
-    of 24 hours."""
+    """Whole days around the times that were seen, of the time zone and all of 24 hours; and the length of windows."""
     if glance.bounds is None or glance.times is None:
         return "?", "?", "1h"
     first, last = (
@@ -301,9 +297,8 @@ def _proposed_range(glance: Glance) -> tuple[str, str, str]:
     zone = datetime.timezone(offset or datetime.timedelta())
     begin, end = (each.astimezone(zone).replace(hour=0, minute=0, second=0) for each in (first, last))
     end += datetime.timedelta(days=1)
-    window = next((length for days, length in _WINDOWS if (end - begin).days <= days), "7d")
     start, stop = (each.isoformat().replace("+00:00", "Z") for each in (begin, end))
-    return start, stop, "1d" if window == "1h" and not glance.times.fineness else window
+    return start, stop, "1h" if glance.times.fineness else "1d"
 
 
 def _flattened(glance: Glance) -> tuple[list[str], str]:
