@@ -190,7 +190,7 @@ def _partitions(case: Case) -> MemoryStream:
 def stream(case: Case) -> list[WindowReport]:
     """A stream in this process: of partitions in memory, or of a folder of files."""
     if case.how in READERS:
-        return transcripts.streamed(_written(case)).reports
+        return transcripts.streamed(_written(case))
     pipeline, reports, ended = local_pipeline(case.flags), Collected(), Collected()
     output = pipeline | MonitorStream(
         _partitions(case),

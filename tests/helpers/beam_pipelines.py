@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -20,8 +20,7 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
-from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of
-from tests.reference.hits import oracle_reports
+from tests.helpers.small_runs import MICROS, RUN_ID, START
 from tests.reference.log import Event
 
 
@@ -103,63 +102,6 @@ def run_monitor(
     result = pipeline.run()
     result.wait_until_finish()
     return Outcome(reports, rejected, result)
-
-
-def assert_all_give(
-    pipeline: beam.Pipeline,
-    inputs: Mapping[str, tuple[beam.PCollection, Mapping[str, Any]]],
-    plan: Plan,
-    key: str,
-    log: Sequence[Event],
-) -> None:
-    """Runs the pipeline. Each input, with its arguments of the monitor, gives what the oracle reports of the log."""
-    found = {}
-    for name, (source, arguments) in inputs.items():
-        found[name] = Collected()
-        monitor = ShiftingHeavyHitters(plan, noise_key=key, run_id=RUN_ID, **arguments)
-        _ = (source | f"Monitor {name}" >> monitor).reports | f"Reports {name}" >> found[name].sink()
-    pipeline.run().wait_until_finish()
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert expected
-    for name, reports in found.items():
-        assert reports.values == expected, name
-
-
-class Branches:
-    """Several monitors in one pipeline, each over a source of its own: cheaper than several pipelines."""
-
-    def __init__(self, flags: Sequence[str] = ()) -> None:
-        self._pipeline = local_pipeline(flags)
-        self._reports: dict[str, Collected] = {}
-
-    def add(self, name: str, batches: Sequence[EventBatch], plan: Plan, **arguments: Any) -> None:
-        source = self._pipeline | f"Batches {name}" >> beam.Create(list(batches), reshuffle=False).with_output_types(
-            EventBatch
-        )
-        self.apply(name, source, plan, **arguments)
-
-    def apply(self, name: str, source: beam.PCollection, plan: Plan, **arguments: Any) -> None:
-        arguments.setdefault("run_id", RUN_ID)
-        self.attach(name, source, ShiftingHeavyHitters(plan, **arguments))
-
-    def attach(self, name: str, source: beam.PCollection, monitor: ShiftingHeavyHitters) -> None:
-        self._reports[name] = Collected()
-        found = source | f"Monitor {name}" >> monitor
-        _ = found.reports | f"Reports {name}" >> self._reports[name].sink()
-
-    @property
-    def pipeline(self) -> beam.Pipeline:
-        return self._pipeline
-
-    def run(self) -> tuple[dict[str, list[tuple[WindowReport, Timestamp]]], Any]:
-        """The reports of each branch with their timestamps, and the result."""
-        result = self._pipeline.run()
-        result.wait_until_finish()
-        return {name: reports.stamped for name, reports in self._reports.items()}, result
-
-
-def values(stamped: Iterable[tuple[Any, Timestamp]]) -> list[Any]:
-    return [value for value, _ in stamped]
 
 
 def batches_source(batches: Sequence[EventBatch]) -> Callable[[beam.Pipeline], beam.PCollection]:

@@ -1,7 +1,7 @@
-"""Transcripts: what one small log with a fixed key, run id and plan gives, for each mode, driver and reader.
+"""Transcripts: what one small log with a fixed key, run id and plan gives, in each mode, of each reader.
 
 cases        the log, written for each reader, and the plan of each mode, made from plain values
-drivers      the only door to the code: one function for each driver
+drivers      the only door to the code: a replay, a run in parts; and a stream, for tests/conformance
 transcript   what a run left as lines of text, the groups of runs that left the same, and the first difference
 __main__     `python -m tests.transcripts write` writes data/ anew
 

@@ -17,7 +17,7 @@ def main(words: list[str]) -> int:
     fresh = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(mp_context=fresh) as pool:
         modes = words[1:] or list(MODES)
-        running = {mode: {member: pool.submit(ran, mode, member) for member in members(mode)} for mode in modes}
+        running = {mode: {member: pool.submit(ran, mode, member) for member in members()} for mode in modes}
         for mode, of_mode in running.items():
             write(mode, {member: future.result() for member, future in of_mode.items()})
     return 0

@@ -30,14 +30,12 @@ Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a 
 
 
 class Mode(NamedTuple):
-    """windows: hours of a window. choices: arguments of the plan. domain: whether the items are known.
-    drivers: the only ones that take such a plan; all of them if empty."""
+    """choices: arguments of the plan. domain: whether the items are public."""
 
     mode: str
     choices: dict[str, Any]
     window_hours: int = 1
     domain: bool = False
-    drivers: tuple[str, ...] = ()
 
 
 _LOOKS = {"usual_contributions": (1, 16), "most_contributions": 40, "forget_after": 3}

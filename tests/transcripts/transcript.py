@@ -11,22 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dp_transforms import ReportHeader
-from tests.transcripts.cases import MODES, READERS
-from tests.transcripts.drivers import DRIVERS, WITHOUT_READER, Left, prepared
+from tests.transcripts.cases import READERS
+from tests.transcripts.drivers import DRIVERS, Left, prepared
 
 DATA = pathlib.Path(__file__).parent / "data"
-NO_READER = "no reader"
 Member = tuple[str, str]  # driver, reader
 Lines = Mapping[str, list[str]]  # of each aspect that a driver shows
 
 
-def members(mode: str) -> list[Member]:
-    drivers = MODES[mode].drivers or tuple(DRIVERS)
-    return [(driver, reader) for driver in drivers for reader in readers_of(driver)]
-
-
-def readers_of(driver: str) -> tuple[str, ...]:
-    return (NO_READER,) if driver in WITHOUT_READER else READERS
+def members() -> list[Member]:
+    """Parts read what a replay reads: with one reader."""
+    return [*(("replay-1", reader) for reader in READERS), ("parts", READERS[0])]
 
 
 def ran(mode: str, member: Member) -> Lines:
