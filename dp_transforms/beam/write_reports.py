@@ -29,11 +29,9 @@ from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import MOST_REJECTED, RejectedEvents, pack_rejected, write_rejected_lines
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
-from dp_transforms.reports.files import replace_whole, report_file_bytes, write_error
+from dp_transforms.reports.files import replace_whole, write_error, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder, ReportWriter, key_of
 from dp_transforms.reports.report_records import RunEnded, checked_report
-from dp_transforms.stores.local_files import write_whole
-from dp_transforms.stores.remote_files import is_remote, put_new
 
 _ROWS = struct.Struct("<qq")  # events, rejected: shorter than any report
 Gathered = tuple[str, Iterable[bytes]]
@@ -140,15 +138,11 @@ def _write_reports(group: Gathered, path: str, header: ReportHeader, allow_empty
     for report in gathered_reports((key, (blob for blob in blobs if len(blob) != _ROWS.size))):
         if kept.setdefault((report.stream, report.window_start), report) is not report:
             conflicting.inc()
-    content = report_file_bytes(header, kept.values(), report_format(path))
     try:
-        if is_remote(path):
-            put_new(path, content)
-        else:
-            write_whole(path, lambda handle: handle.write(content))
-    except OSError as error:
+        write_report_file(path, header, kept.values())
+    except ReportFileError:
         if not _is_of_run(path, header.run_id):
-            raise write_error(path, error) from None
+            raise
     yield path
 
 

@@ -19,7 +19,15 @@ from dp_transforms.reports.report_records import (
     write_json_lines,
 )
 from dp_transforms.stores.local_files import Path, open_regular, write_whole
-from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
+from dp_transforms.stores.remote_files import (
+    RemoteFileError,
+    UrlError,
+    is_remote,
+    look_at,
+    open_stored,
+    put_new,
+    put_over,
+)
 
 _ENDINGS = {".avro": "avro", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _ENDINGS_OF_TABLES = (".parquet", ".pq", ".csv")
@@ -56,12 +64,16 @@ def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], fil
 
 
 def write_report_file(path: Path, header: ReportHeader, reports: Iterable[WindowReport]) -> None:
-    """A local file of `report_file_bytes`, which appears whole or not at all, and never over another."""
+    """A file of `report_file_bytes`, at a path or a URL, which appears whole or not at all, and never over another.
+    Raises ReportFileError."""
     content = report_file_bytes(header, reports, report_format(path))
     try:
-        write_whole(path, lambda handle: handle.write(content))
+        if is_remote(path):
+            put_new(os.fspath(path), content)
+        else:
+            write_whole(path, lambda handle: handle.write(content))
     except OSError as error:
-        raise write_error(path, error) from error
+        raise write_error(path, error) from None
 
 
 def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
