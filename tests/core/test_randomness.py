@@ -88,6 +88,14 @@ def test_hashes_of_any_ids_and_of_slices(texts, low, high):
     assert hash_rows(sliced) == [oracle_hash(text) for text in sliced.to_pylist()]
 
 
+def test_more_ids_than_fit_one_slice_of_work():
+    texts = [f"id {number}" for number in range(150_000)]
+    hashes = IdHasher(KEY)(pa.array(texts))
+    for row in (0, 1, 65_535, 65_536, 131_071, 131_072, 149_999):
+        assert tuple(hashes[row].tolist()) == oracle_hash(texts[row])
+    assert len(np.unique(hashes[:, 0])) == len(texts)
+
+
 def test_derived_keys_are_bound_to_every_part():
     parts = [
         ("a",),
@@ -134,6 +142,11 @@ def test_sums_of_sets(groups):
     assert integers(sum_modulo_2_128(values, starts)) == expected
     turned = words([value for group in groups for value in reversed(group)])
     assert integers(sum_modulo_2_128(turned, starts)) == expected
+
+
+def test_sums_carry_from_word_to_word():
+    for group in ([ONE - 1] * 1000, [(1 << 64) - 1] * 70_000, [(1 << 32) - 1] * 9, [ONE - 1, 1], [1 << 127] * 2):
+        assert integers(sum_modulo_2_128(words(group), np.array([0]))) == [sum(group) % ONE]
 
 
 @pytest.mark.parametrize("length", [0, 1, MIN_KEY_BYTES - 1])
