@@ -50,6 +50,15 @@ def test_real_weights_are_rounded_to_the_nearest_unit(values, grid):
     assert query.grid == grid
 
 
+def test_weights_stay_what_was_checked():
+    given_weights = np.array([1, 0])
+    query = LinearQuery(given_weights)
+    given_weights[0] = 1000
+    assert query.answer([1, 0]) == 1
+    with pytest.raises(ValueError, match="read-only"):
+        query.weights[0] = 1000
+
+
 LARGEST = 2.0**40
 reals = st.floats(-LARGEST, LARGEST)
 

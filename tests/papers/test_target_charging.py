@@ -253,7 +253,7 @@ def test_nothing_is_drawn_or_published_when_no_hit_is_left():
     assert (computation.runs, limit.used) == (0, 1)
 
 
-def test_a_predicate_that_raises_is_charged_and_ends_it():
+def test_what_raises_is_charged_and_ends_it():
     """Else bisection by exceptions finds the result for nothing: 14 asks of 10,000 values."""
     charging, limit = charging_of(3)
     held, other = ConditionalRelease(charging, Scripted([6789])), ConditionalRelease(charging, Scripted([4]))
@@ -275,6 +275,12 @@ def test_a_predicate_that_raises_is_charged_and_ends_it():
         held.ask(raises_from(7000))
     assert limit.used == 1
     assert other.ask(lambda value: True) == 4
+    computation = Scripted([KeyError(), 1])
+    raising = ConditionalRelease(charging, computation)
+    for expected in (KeyError, Halted):
+        with pytest.raises(expected):
+            raising.ask(lambda value: True)
+    assert (computation.runs, limit.used) == (1, 3), "nor is a computation that raises drawn again"
 
 
 # --- One-shot top-k

@@ -105,6 +105,15 @@ def test_individual_charging_does_what_is_printed(zone, grid):
     assert not stream.active().all()
 
 
+def test_queries_of_another_grid_or_size_are_refused():
+    monitor = ThresholdMonitorEvolving(2, hits=1, threshold=1, **SMALL)
+    stream = IndividualCharging(2, hits=1, epsilon_per_query=1.0)
+    for query in (LinearQuery([1]), LinearQuery([1, 1], grid=2)):
+        for ask in (monitor.ask, lambda query: stream.ask(query, 1)):
+            with pytest.raises(ValueError, match="the query must have"):
+                ask(query)
+
+
 @pytest.mark.parametrize("grid", [1, 3, 7, 1024, 999_983])
 @pytest.mark.parametrize("zone", [None, 1, 5])
 def test_epsilon_per_unit_and_q_are_rounded_down(grid, zone):
