@@ -284,15 +284,3 @@ def test_a_run_that_fails_shows_no_user(tmp_path, traces, kind):  # noqa: F811
         job.run().wait_until_finish()
     places = {"error": repr(raised.value).encode(), "text": str(raised.value).encode(), **traces.places()}
     assert places_with([MARK], places) == []
-
-
-def test_the_search_finds_what_careless_code_leaves(tmp_path, traces):  # noqa: F811
-    def careless(element):
-        print(f"odd user {element}")
-        beam.metrics.Metrics.counter("careless", f"events of {element}").inc()
-
-    job = local_pipeline()
-    _ = job | beam.Create([0]) | beam.Map(lambda _: planted(7)) | beam.Map(careless)
-    result = job.run()
-    result.wait_until_finish()
-    assert set(places_with([MARK], {"metrics": metrics_of(result), **traces.places()})) >= {"metrics", "output"}

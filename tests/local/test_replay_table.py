@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -134,11 +133,6 @@ def mixed():
             {"user": "uid"},
             "no field 'uid'; its fields are: user, item, timestamp. Name one with user=",
         ),
-        (
-            lambda: mixed().set_index("item"),
-            {"time": "index"},
-            r"no field 'index'; its fields are: user, timestamp, item\. Name one with time=\.",
-        ),
         (lambda: table(user=[0.5, 1.0]), {}, "the field 'user' has type double; an id must be text or a whole number"),
         (
             lambda: table(timestamp=[7, 8]),
@@ -148,9 +142,6 @@ def mixed():
         (mixed, {}, r"the column 'user' holds values of several types. .*astype\(\"string\"\)"),
         (lambda: "clicks.csv", {}, "a str is no table that can be read. Give a DataFrame of pandas"),
         (lambda: pytest.importorskip("polars").from_arrow(table()).lazy(), {}, r"a LazyFrame is .*its \.collect\(\)"),
-        (lambda: pyarrow.dataset.dataset(table()), {}, r"InMemoryDataset is no .*Make one of it: its \.to_table\(\)"),
-        (lambda: mixed()["user"], {}, r"a Series is no table that can be read. Make one of it: its \.to_frame\(\)"),
-        (lambda: table(), {"start": datetime.timedelta(1)}, "start_seconds must be a whole number of seconds"),
         (
             lambda: table(user=pa.nulls(2, pa.int64())),
             {},
@@ -161,7 +152,6 @@ def mixed():
         (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
         (lambda: table(), {"user_field": "uid"}, "has no argument 'user_field'"),
         (lambda: table(), {"public_items": "items.txt"}, "public_items must be PublicItems, got a str"),
-        (lambda: table(), {"run_id": "nightly"}, "has no argument 'run_id'"),
     ],
 )
 def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made, more, said):
