@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.core.event_batch import MAX_ID_BYTES
@@ -35,6 +35,8 @@ def test_an_id_is_kept_as_it_is_spelled(value):
 
 
 @given(st.binary(max_size=40) | st.text(max_size=9).map(str.encode))
+@example(b"x" * (MAX_ID_BYTES + 1))
+@example(b"\xff" * (MAX_ID_BYTES + 1))
 def test_bytes_are_one_id_or_none_by_every_way(value):
     texts, faults = ids_of_values(pa.array([value], pa.binary()))
     if faults[0]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import random
-import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
 from tests.helpers.looks_plans import small_looks_plan
@@ -171,31 +169,14 @@ def of_others(
 
 def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pipeline: Kafka with a plan of looks, where what x' spends, and what is known of its items, changes
-    nothing for the others; a folder by the clock of events; and a stop in the middle of a backlog."""
+    nothing for the others; and a folder by the clock of events."""
     # Each poll brings 120 records: so where a poll ends, x' decides.
     monkeypatch.setitem(PartitionPoller.__init__.__kwdefaults__, "max_records", 120)
     brokers = Brokers(monkeypatch)
     streams: dict[str, Any] = {}
-    now = int(time.time())
-    stop = tmp_path / "stop"
-    around_now = WindowSchedule.fixed(now - 180, now + 180, 60)
-    # Its stop is asked for now, so the second half of the log arrives behind it.
-    stopped_plan = Plan.for_hits(
-        epsilon=40,
-        delta=0.1,
-        schedule=around_now,
-        counts=True,
-        max_items_per_user=4,
-        hits_per_user=24,
-        max_users=1000,
-        max_items=1000,
-    )
-    past, present = kafka_log(PLAN.schedule, 1_200), kafka_log(around_now, 2_400)
-    logs = logs_of(crowd(4, 900))
+    records, logs = kafka_log(PLAN.schedule, 1_200), logs_of(crowd(4, 900))
     for kind in ("with", "without"):
-        seen = [entry for entry in past if kind == "with" or not entry[1].is_added]
-        seen_now = [entry for entry in present if kind == "with" or not entry[1].is_added]
-        topic = serve(brokers, f"past {kind}", seen)
+        topic = serve(brokers, kind, [entry for entry in records if kind == "with" or not entry[1].is_added])
         folder = tmp_path / kind
         folder.mkdir()
         for number, paths in enumerate(write_all(tmp_path / f"{kind} files", logs, with_added=kind == "with").values()):
@@ -203,18 +184,10 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
             os.rename(written, folder / f"{number}-{written.name}")
         streams[f"folder, event, {kind}"] = LogFolder(str(folder), FIELDS, 0.1), PLAN, {"clock": HISTORY}
         streams[f"kafka, looks, {kind}"] = topic, NAMES, {"clock": ARRIVAL}
-        streams[f"kafka, stop, {kind}"] = (
-            serve(brokers, f"now {kind}", seen_now),
-            stopped_plan,
-            {"clock": ARRIVAL, "stop_file": str(stop)},
-        )
-    stop.touch()
     ran = Ran(tmp_path, streams, shards=2)
-    for name in ("kafka, looks", "folder, event", "kafka, stop"):
+    for name in ("kafka, looks", "folder, event"):
         left_out = HELD_BY_ADDED if "looks" in name else ()
         published = [of_others(ran.reports[f"{name}, {kind}"], left_out) for kind in ("with", "without")]
         assert published[0] == published[1], name
         assert ran.ended[f"{name}, with"] == ran.ended[f"{name}, without"] != []
-        found = len(ran.reports[f"{name}, with"])
-        # Three windows were over when the stop was asked for, and another one had begun.
-        assert found in ((3, 4) if "stop" in name else (WINDOWS,)), name
+        assert len(ran.reports[f"{name}, with"]) == WINDOWS, name
