@@ -7,7 +7,7 @@ import pathlib
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from examples.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
 
@@ -36,16 +36,7 @@ log.retention.ms=-1
 """
 KAFKA_LIBRARIES = "kafka/.made"  # `make engines` makes it last, beside the libraries
 _START_SECONDS = 120.0
-_READ_SECONDS = 60.0
 CALL_SECONDS = 60.0  # for one answer of the broker
-
-
-class StoredRecord(NamedTuple):
-    """One record of a topic; timestamp_millis: since 1970 UTC, by the clock that the topic is set to."""
-
-    key: bytes | None
-    value: bytes
-    timestamp_millis: int
 
 
 class KafkaServer:
@@ -136,40 +127,6 @@ class KafkaServer:
             if time.monotonic() > deadline:
                 raise EngineError(f"the broker does not show the topic {name} after {CALL_SECONDS:g} s.")
             time.sleep(0.02)
-
-    def records(self, topic: str, *, committed: bool = True) -> list[StoredRecord]:
-        """All that are there now, by partition. committed: False to include those of aborted transactions.
-
-        Raises EngineError if the topic does not come to an end.
-        """
-        from confluent_kafka import Consumer, TopicPartition
-
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "records",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed" if committed else "read_uncommitted",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "log_level": 0,
-            }
-        )
-        with contextlib.closing(consumer):
-            numbers = list(consumer.list_topics(topic, timeout=CALL_SECONDS).topics[topic].partitions)
-            consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
-            found: list[StoredRecord] = []
-            at_end: set[int] = set()
-            deadline = time.monotonic() + _READ_SECONDS
-            while len(at_end) < len(numbers):
-                if time.monotonic() > deadline:
-                    raise EngineError(f"the topic {topic} could not be read to its end in {_READ_SECONDS:g} s.")
-                for message in consumer.consume(1000, 0.2):
-                    if message.error() is None:
-                        found.append(StoredRecord(message.key(), message.value(), message.timestamp()[1]))
-                    else:
-                        at_end.add(message.partition())
-        return found
 
 
 def _is_whole(topic: Any, partitions: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +11,20 @@ import pytest
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from tests.helpers.small_runs import MICROS, START, settings_of
+from tests.neighbours import hostile_lines
 from tests.neighbours.broker import Brokers, Message, Partition
-from tests.neighbours.kafka_records import some
 from tests.neighbours.logs import ODD_USERS, as_json, odd_json_lines
 from tests.neighbours.replayed import Pair, assert_same_pairs
 from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
 from tests.neighbours.stream_logs import CLOCKS, HISTORY_SECONDS, MILLI, Stamped, others, pairs_that_count, with_added
+
+
+def some(source: random.Random, count: int = 60) -> list[bytes | None]:
+    """Records of x'."""
+    lines = [line for case in hostile_lines.JSON.values() for line in case[:20]]
+    folded = [line.replace(b", ", b",\n") for line in lines if len(line) < 1_000]
+    return source.choices([*lines, *folded, b"", None, b"\n", b"{\n}"], k=count)
 
 
 class Case:
