@@ -255,7 +255,7 @@ def test_nothing_is_drawn_or_published_when_no_hit_is_left():
 
 def test_what_raises_is_charged_and_ends_it():
     """Else bisection by exceptions finds the result for nothing: 14 asks of 10,000 values."""
-    charging, limit = charging_of(3)
+    charging, limit = charging_of(9)
     held, other = ConditionalRelease(charging, Scripted([6789])), ConditionalRelease(charging, Scripted([4]))
 
     def raises_from(edge):
