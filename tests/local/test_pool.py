@@ -29,10 +29,13 @@ from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
-PLANS = {
-    "looks": looks_plan_of(SCHEDULE, most_ids=5000),
-    "hits-with-counts": Plan.for_hits(epsilon=6, delta=1e-3, schedule=SCHEDULE, counts=True),
-}
+
+
+@functools.cache
+def plan_of(kind):
+    if kind == "looks":
+        return looks_plan_of(SCHEDULE, most_ids=5000)
+    return Plan.for_hits(epsilon=6, delta=1e-3, schedule=SCHEDULE, counts=True)
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def request_of(tmp_path):
 
     def make(name, kind="looks", **changes):
         words = {"key_path": key, "dead_letter": str(tmp_path / f"{name}.bad"), **changes}
-        return replay_request(log, PLANS[kind], tmp_path / name, **words)
+        return replay_request(log, plan_of(kind), tmp_path / name, **words)
 
     return make
 
@@ -191,7 +194,7 @@ STARTED = "import os, sys; from dp_transforms.cli.main import main; main(sys.arg
 def test_a_full_disk_fails_the_run_in_one_line(request_of, tmp_path):
     """The same for what is kept in memory: files may have 20 kB."""
     request_of("report.jsonl")
-    (tmp_path / "plan.json").write_text(PLANS["looks"].to_json())
+    (tmp_path / "plan.json").write_text(plan_of("looks").to_json())
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
     words = ["replay", "log", "--plan", "plan.json", "--output", "report.jsonl", "--processes", "2", "--memory", "1MB"]
     ended = run_python("-c", limit + STARTED, *words, cwd=tmp_path)
@@ -265,8 +268,8 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
 def test_a_replay_on_this_machine_loads_no_engine_and_no_pandas(request_of, tmp_path):
     """Neither the command nor its workers, though pyarrow asks for pandas with the first array, and Beam on import."""
     request_of("report.jsonl")
-    for kind, plan in PLANS.items():
-        (tmp_path / f"{kind}.json").write_text(plan.to_json())
+    for kind in ("looks", "hits-with-counts"):
+        (tmp_path / f"{kind}.json").write_text(plan_of(kind).to_json())
     see = "import atexit; atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}))\n"
     for kind, number in (("looks", "2"), ("hits-with-counts", "1")):
         words = ["replay", "log", "--plan", f"{kind}.json", "--output", f"{kind}.jsonl", "--processes", number]
