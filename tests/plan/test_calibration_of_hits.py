@@ -167,6 +167,15 @@ def test_kms21_keeps_every_share(changes):
     assert wrong * capped_sum_upper_tail(plan.threshold - at - 1, **noise) > allowed
 
 
+@pytest.mark.parametrize("plan", [LABELS, COUNTS, calibrated_plan(hits_per_user=40)])
+def test_the_running_figure_is_the_same_on_every_machine(plan):
+    """Processors differ in the last digits of exp and log; a second answer that differs would be refused."""
+    exact = plan.charged_hits.proof.epsilon_after_hits(plan.epsilon, plan.shares.paid)
+    for published, one in zip(plan.epsilon_after_hits, exact, strict=True):
+        assert one <= published < one * (1 + 1e-5)
+        assert published == min(plan.epsilon, float(f"{published:.6g}"))
+
+
 @pytest.mark.parametrize("hits", [1, 20, 700])
 def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits):
     plan = calibrated_plan(mode="kms21", hits_per_user=hits)
