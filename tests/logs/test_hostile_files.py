@@ -274,7 +274,7 @@ BOMBS = {
     "a block of 1 GB.avro": (lambda: _block(1, _deflated(1024 * MB), "deflate"), "refused", 400),
     "a block that says 4 GB.avro": (lambda: _block(1, varint(2**32 - 1) + bytes(99), "snappy"), "refused", 320),
     "2^62 values.avro": (lambda: _block(1, zigzag(2**62) + bytes(64), "null", _LIST), "refused", 320),
-    "4 million tiny records.avro": (lambda: _block(4 * MB, bytes(12 * MB)), 4 * MB, 900),
+    "a million tiny records.avro": (lambda: _block(MB, bytes(3 * MB)), MB, 500),
     "100 blocks of 15 MB.avro": (
         lambda: avro_container(
             {"avro.schema": json.dumps(SCHEMA).encode(), "avro.codec": b"deflate"},
