@@ -30,6 +30,7 @@ from dp_transforms.accounting.composition import (
     ROUNDING,
     check_delta,
     check_epsilon,
+    running_figure,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
@@ -272,7 +273,7 @@ class GameAccountant:
                 found[done] = min(last, at, _chord(before, (at, deltas), done, delta))
                 done += 1
             before = (at, deltas)
-        return tuple(np.maximum.accumulate(found).tolist())
+        return running_figure(found, epsilon)
 
 
 def _chord(

@@ -12,6 +12,7 @@ last few digits of a float, and the solver returns an argument at which the boun
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable
 
@@ -37,6 +38,14 @@ def check_delta(delta: float) -> None:
 def check_epsilon(epsilon: float) -> None:
     if not is_number(epsilon) or not 0 <= epsilon < math.inf:
         raise InputError("epsilon", f"must be finite and >= 0, got {epsilon!r}.")
+
+
+def running_figure(epsilons: npt.NDArray[np.float64], epsilon: float) -> tuple[float, ...]:
+    """The largest so far, with six digits, rounded up but at most `epsilon`. It is published: all workers must publish
+    the same, and processors differ in the last digits of exp."""
+    up = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
+    largest = np.maximum.accumulate(epsilons).tolist()
+    return tuple(min(epsilon, float(up.create_decimal_from_float(each))) for each in largest)
 
 
 def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> float:

@@ -29,6 +29,7 @@ from dp_transforms.accounting.composition import (
     check_delta,
     check_epsilon,
     optimal_composition_delta,
+    running_figure,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.discrete_laplace_law import MIN_WIDE_EPSILON, upper_tail
@@ -122,7 +123,7 @@ class ThresholdMonitorAccountant:
         for cut in sorted(cuts):
             found[last:cut] = min(epsilon, dataclasses.replace(self, hits=cut).epsilon(delta))
             last = cut
-        return tuple(np.maximum.accumulate(found).tolist())
+        return running_figure(found, epsilon)
 
 
 def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorAccountant:

@@ -9,7 +9,6 @@ rounding goes toward more noise.
 from __future__ import annotations
 
 import dataclasses
-import decimal
 import functools
 import inspect
 import math
@@ -322,12 +321,11 @@ class Plan(Budget):
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
-        float[hits of a user in all], not decreasing, at most epsilon (docs/guarantee.md, "Claim (running figure)"). It
-        is published, and processors differ in the last digits of exp: so it has six.
+        float[hits of a user in all], not decreasing, at most epsilon. For the running figure, docs/guarantee.md,
+        "Claim (running figure)".
         """
-        exact = self.charged_hits.proof.epsilon_after_hits(self.epsilon, self.shares.paid)
-        up = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
-        return tuple(min(self.epsilon, float(up.create_decimal_from_float(each))) for each in exact)
+        hits = self.charged_hits
+        return hits.proof.epsilon_after_hits(self.epsilon, self.shares.paid)
 
     def smallest_detectable(self, probability: float = 0.95) -> int:
         """The smallest number of users from which an item is reported in a window with at least this probability.

@@ -7,7 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.composition import hash_delta, optimal_composition_delta, smallest_safe_argument
+from dp_transforms.accounting.composition import (
+    hash_delta,
+    optimal_composition_delta,
+    running_figure,
+    smallest_safe_argument,
+)
 
 DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
 
@@ -73,3 +78,8 @@ def test_the_share_of_hash_collisions_counts_users_and_items(max_users, max_item
     """One other user of so many has the same 64 bits; any two of so many items have the same 128, each pair twice."""
     truth = Fraction(max_users, 2**64) + Fraction(max_items**2, 2**128)
     assert hash_delta(max_users, max_items) == pytest.approx(float(truth), rel=1e-15, abs=0)
+
+
+def test_a_running_figure_is_rounded_up():
+    found = running_figure(np.array([0.12345611, 0.1, 1.2345678, 0.9]), 1.234567)
+    assert found == (0.123457, 0.123457, 1.234567, 1.234567)
