@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import os
 import signal
 import uuid
 from collections.abc import Generator, Iterator
@@ -22,16 +20,6 @@ objsize.default_settings.update(exclude_modules_globals=False)
 settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("fresh", settings.get_profile("shh"), derandomize=False)  # for `make test-nightly`
 settings.load_profile("shh")
-
-
-def pytest_sessionstart() -> None:
-    """mutmut forks a process for each mutant from one that has run the tests. What functions remember from there would
-    hide the mutant: the changed code would not run."""
-    if os.environ.get("MUTANT_UNDER_TEST"):
-        gc.unfreeze()  # what `pytest_collection_finish` froze in the process that forked
-        for function in gc.get_objects():
-            if isinstance(function, functools._lru_cache_wrapper):
-                function.cache_clear()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups

@@ -1,4 +1,4 @@
-"""Faults that are put into the code one by one, each of which some tests must find: `make planted`.
+"""Faults that are put into the code one by one, each of which some tests must find.
 
     python -m tests.planted [NAME ...] [--jobs N] [--list]
 
