@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import MAX_ORDER, Published
-from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, price_list_of_amounts
 from dp_transforms.errors import InputError
 
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
@@ -39,18 +38,19 @@ _FOUND = 0.05  # probability with which an item at the size sought is missed
 Floats = npt.NDArray[np.float64]
 
 
-class PaidTests(NamedTuple):
+class ChosenTests(NamedTuple):
     """What `choose_tests` found.
 
-    delta_tests, delta_open: all tests are (epsilon, delta_tests)-DP, and delta_open pays for items that one user alone
-        holds; 0 with public items. prices: with their noise and order. threshold: T of items that were not named
-        before.
+    shape, order: of the noise, and of the divergence. budget: that a full user budget stands for. delta_tests,
+        delta_open: all tests are (epsilon, delta_tests)-DP, and delta_open pays for items that one user alone holds; 0
+        with public items.
     """
 
+    shape: float
+    order: float
+    budget: float
     delta_tests: float
     delta_open: float
-    prices: PriceList
-    threshold: int
 
 
 def choose_tests(
@@ -59,19 +59,15 @@ def choose_tests(
     *,
     usual_tests: tuple[int, int],
     most_tests: int,
-    level_spacing: float,
     false_name_error: float | None = None,
-    amounts: Iterable[int] | None = None,
-    open_units: int = BUDGET_UNITS,
-) -> PaidTests:
+) -> ChosenTests:
     """The numbers that find most for this budget and activity.
 
     delta: for tests and open items together; what sampling and hashes need is taken off before.
     usual_tests: most users have between so many contributions in the whole run, the smaller number first. most_tests:
-    a user's further ones do not count. level_spacing: of the boundaries of levels, in standard deviations.
-    false_name_error: None for open items. With public items no threshold has to be safe: all of delta goes to the
-    tests, and the threshold is the smallest that noise alone reaches with at most this probability. amounts,
-    open_units: as in `make_price_list` and `smallest_open_threshold`.
+    a user's further ones do not count. false_name_error: None for open items. With public items no threshold has to be
+    safe: all of delta goes to the tests, and the threshold is the smallest that noise alone reaches with at most this
+    probability.
     """
     search = _Search(epsilon, delta, usual_tests, most_tests, false_name_error)
     best = search.best()
@@ -84,13 +80,31 @@ def choose_tests(
         )
     delta_tests, delta_open = delta * (1 - best.share_open), delta * best.share_open
     budget = order_budget(best.order, epsilon, delta_tests)
-    noise = ExponentialPower(best.shape, _scale_for(best.shape, best.order, budget, most_tests))
-    spacing = math.ceil(level_spacing * noise.standard_deviation)
-    prices = make_price_list(Published(noise, best.order, spacing), budget, most_tests, amounts)
-    if false_name_error is not None:
-        return PaidTests(delta_tests, 0.0, prices, noise.smallest_margin(false_name_error))
-    threshold = smallest_open_threshold(prices, delta_open, open_units=open_units)
-    return PaidTests(delta_tests, delta_open, prices, threshold)
+    return ChosenTests(best.shape, best.order, budget, delta_tests, delta_open)
+
+
+def price_lists(
+    chosen: ChosenTests,
+    most_tests: int,
+    *,
+    level_spacing: float,
+    amounts: Sequence[tuple[float, tuple[int, ...] | None]],
+) -> dict[float, PriceList]:
+    """A price list for each shape of the noise, all on one grid.
+
+    level_spacing: of the boundaries of levels, in standard deviations. amounts: shapes, and of each the units for which
+    there is a weight; None for those of `make_price_list`.
+    """
+    scale = max(_scale_for(shape, chosen.order, chosen.budget, most_tests) for shape, _ in amounts)
+    found = {}
+    for shape, of_shape in amounts:
+        noise = ExponentialPower(shape, scale)
+        published = Published(noise, chosen.order, math.ceil(level_spacing * noise.standard_deviation))
+        if of_shape is None:
+            found[shape] = make_price_list(published, chosen.budget, most_tests)
+        else:
+            found[shape] = price_list_of_amounts(published, chosen.budget, most_tests, of_shape)
+    return found
 
 
 class _Found(NamedTuple):

@@ -46,6 +46,8 @@ _EACH = 32  # up to so many tests each number has its own weight, beyond it weig
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
 _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
 _GUESSES = 3  # by powers, before halves
+_FEW_WEIGHTS = 12  # among which the smallest of some is found
+_LOWER, _LESS = 4e-4, 4e-4  # of an amount, so that most weights cost no more; and of a weight that does
 _MORE = 1 + 1e-9  # before rounding up: above the error of a few products of floats
 _SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
 _DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
@@ -109,43 +111,94 @@ class PriceList:
         return PricedWeights.of(self.weights, self.units)
 
 
-@functools.lru_cache(maxsize=8)  # a plan that was made is read again
 def check_prices(prices: PriceList) -> None:
     """Raises ValueError unless each weight costs at most its units: every price is bounded again."""
-    _check_terms(prices.published, prices.budget)
-    paid = np.array(prices.units) * (prices.budget / BUDGET_UNITS / _MORE)
-    enough = within(prices.published, np.array(prices.weights), paid)
+    enough = _enough(prices)
     if not np.all(enough):
         place = int(np.argmin(enough))
         raise ValueError(f"weight {prices.weights[place]} costs more than its {prices.units[place]} units. {_ADVICE}")
 
 
-def make_price_list(
-    published: Published, budget: float, most_tests: int, amounts: Iterable[int] | None = None
-) -> PriceList:
+@functools.lru_cache(maxsize=16)  # a plan that was made is read again
+def _enough(prices: PriceList) -> npt.NDArray[np.bool_]:
+    """Whether each weight certainly costs at most its units."""
+    _check_terms(prices.published, prices.budget)
+    paid = np.array(prices.units) * (prices.budget / BUDGET_UNITS / _MORE)
+    return within(prices.published, np.array(prices.weights), paid)
+
+
+def make_price_list(published: Published, budget: float, most_tests: int) -> PriceList:
     """The price list for users who pay for up to `most_tests` tests.
 
     Weights: for 1, 2, ... 32 tests the largest that a full budget can pay for each, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
-
-    amounts: the units for each of which there is a weight, in place of those.
     """
     _check_terms(published, budget)
     least = BUDGET_UNITS // most_tests
-    if amounts is None:
-        amounts = (BUDGET_UNITS // number for number in _numbers_of_tests(most_tests))
+    amounts = (BUDGET_UNITS // number for number in _numbers_of_tests(most_tests))
     paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
     largest, units = _largest_weights(published, budget, paid)
     if not np.all(largest):
-        tests = BUDGET_UNITS // max(1, int(paid[int(np.argmin(largest))]))
-        raise ValueError(
-            f"a user budget for {tests} tests leaves too little for each at scale {published.noise.scale}. Use a "
-            "larger scale, or fewer tests."
-        )
+        raise _too_little(published, int(paid[int(np.argmin(largest))]))
     listed = dict(zip(largest.tolist(), np.maximum(units, least).tolist(), strict=True))
     weights = tuple(sorted(listed))
     units_of_each = tuple(listed[weight] for weight in weights)
     return PriceList(published.noise, published.order, budget, weights, units_of_each, published.spacing)
+
+
+def price_list_of_amounts(published: Published, budget: float, most_tests: int, amounts: Iterable[int]) -> PriceList:
+    """A price list with a weight for each of these amounts of units, in a quarter of the time: weights are between
+    those of which the price is known, and about 0.1 % and an integer or two below the largest. Each is checked."""
+    _check_terms(published, budget)
+    least = BUDGET_UNITS // most_tests
+    paid = np.array(sorted({max(least, amount) for amount in amounts}))
+    weights, less = _weights_between(published, budget, paid), _LESS
+    while np.all(weights):
+        listed, first = np.unique(weights, return_index=True)  # of amounts that buy one weight, the smallest
+        units = tuple(paid[first].tolist())
+        prices = PriceList(published.noise, published.order, budget, tuple(listed.tolist()), units, published.spacing)
+        if np.all(enough := _enough(prices)):
+            return prices
+        dear = np.isin(weights, listed[~enough])
+        weights = np.minimum.accumulate(np.where(dear, weights * (1 - less), weights)[::-1])[::-1].astype(np.int64)
+        less *= 2
+    raise _too_little(published, int(paid[int(np.argmin(weights))]))
+
+
+def _too_little(published: Published, paid: int) -> ValueError:
+    return ValueError(
+        f"a user budget for {BUDGET_UNITS // max(1, paid)} tests leaves too little for each at scale"
+        f" {published.noise.scale}. Use a larger scale, or fewer tests."
+    )
+
+
+def _weights_between(published: Published, budget: float, amounts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For each amount a weight with a price of a little less, by cubic polynomials through the prices of some."""
+    scarce, most = (float(amount) / BUDGET_UNITS * budget for amount in (amounts.min(), amounts.max()))
+
+    def prices_of(weights: npt.NDArray[np.int64]) -> Floats:
+        return np.maximum.accumulate(
+            price_bounds(published, weights, least=max(SMALLEST_PRICE, scarce / 2), most=2 * most)
+        )
+
+    largest = published.noise.scale
+    while prices_of(np.array([largest]))[0] <= most and largest < published.spacing:
+        largest *= 2
+    few = np.unique(np.geomspace(1, largest, _FEW_WEIGHTS).astype(np.int64))
+    smallest = few[max(0, int(np.searchsorted(prices_of(few), scarce)) - 1)]
+    weights = np.unique(np.geomspace(smallest, largest, _SOME_WEIGHTS).astype(np.int64))
+    prices, first = np.unique(prices_of(weights), return_index=True)
+    is_known = np.isfinite(prices)
+    xs, ys = np.log(prices[is_known]), np.log(weights[first[is_known]])
+    if len(xs) < 2:
+        return np.full(len(amounts), weights[0])
+    at, slopes = np.clip(np.log(amounts / BUDGET_UNITS * budget) - _LOWER, xs[0], xs[-1]), np.gradient(ys, xs)
+    k = np.clip(np.searchsorted(xs, at) - 1, 0, len(xs) - 2)
+    width = xs[k + 1] - xs[k]
+    t = (at - xs[k]) / width
+    low, high = (1 + 2 * t) * ys[k] + t * width * slopes[k], (3 - 2 * t) * ys[k + 1] - (1 - t) * width * slopes[k + 1]
+    found: npt.NDArray[np.int64] = np.floor(np.exp((1 - t) ** 2 * low + t**2 * high)).astype(np.int64)
+    return found
 
 
 def _numbers_of_tests(most: int) -> list[int]:

@@ -28,7 +28,7 @@ OnStep = Callable[[str], None]
 class ContributionsClaim:
     """What is promised: (epsilon, delta) for the run. Of delta, delta_tests is for tests of contributions and
     delta_open for items that one user holds alone. order, budget: a full user budget stands for this divergence of
-    this order. most_tests: that it pays for.
+    this order. most_tests: that it pays for, by the list with the least price.
     """
 
     epsilon: float
@@ -49,7 +49,7 @@ class ContributionsClaim:
             delta_tests=plan.shares.paid,
             order=paid.order,
             budget=paid.budget,
-            most_tests=paid.most_tests,
+            most_tests=max(prices.most_tests for prices in plan.prices_of_rounds),
         )
 
     def divergence_of(self, units: int) -> float:
@@ -68,7 +68,7 @@ class ContributionsMechanism:
     """shape, scale: of the noise. weights, units: rising, and what a test with each costs. budgets: of a user, in
     units: one, or in rounds one of each. threshold: the noisy sum from which a new item has level 1, in rounds in the
     first one. spacing: of levels. tests_lone_items: whether an item is tested only if somebody holds it (no public
-    items).
+    items). later: each later round, where these have noise and prices of their own; budgets is then that of the first.
     """
 
     shape: float
@@ -79,25 +79,40 @@ class ContributionsMechanism:
     threshold: int
     spacing: int
     tests_lone_items: bool = True
+    later: tuple[ContributionsMechanism, ...] = ()
 
     @classmethod
     def of_plan(cls, plan: Plan) -> ContributionsMechanism:
-        paid = plan.paid_contributions
-        return cls(
-            paid.shape,
-            paid.scale,
-            paid.weights,
-            paid.units,
-            plan.units_of_rounds,
-            plan.threshold,
-            paid.spacing,
-            tests_lone_items=plan.public_items is None,
+        first, *later = (
+            cls(
+                prices.noise.shape,
+                prices.noise.scale,
+                prices.weights,
+                prices.units,
+                (budget,),
+                plan.threshold,
+                prices.spacing,
+                tests_lone_items=plan.public_items is None,
+            )
+            for prices, budget in zip(plan.prices_of_rounds, plan.units_of_rounds, strict=True)
         )
+        if plan.rounds is None or plan.rounds.later is None:
+            return dataclasses.replace(first, budgets=plan.units_of_rounds)
+        return dataclasses.replace(first, later=tuple(later))
+
+    @property
+    def price_lists(self) -> tuple[ContributionsMechanism, ...]:
+        return (self, *self.later)
+
+    @property
+    def all_budgets(self) -> tuple[int, ...]:
+        """Of all rounds."""
+        return sum((listed.budgets for listed in self.price_lists), ())
 
     @property
     def most_tests(self) -> int:
         """A user pays for no more tests than this."""
-        return sum(budget // self.units[0] for budget in self.budgets)
+        return sum(budget // listed.units[0] for listed in self.price_lists for budget in listed.budgets)
 
     @property
     def distances(self) -> tuple[int, ...]:
@@ -107,16 +122,23 @@ class ContributionsMechanism:
 
 @dataclasses.dataclass(frozen=True)
 class AuditedPrice:
-    """A test with this weight: what it costs in units, the divergence that these stand for, and what it attains."""
+    """A test with this weight: what it costs in units, the divergence that these stand for, and what it attains.
+    round: whose list has this price; None where all rounds have one list."""
 
     weight: int
     units: int
     claimed: float
     test: WorstTest
+    round: int | None = None
 
     @property
     def ratio(self) -> float:
         return self.test.divergence / self.claimed
+
+    @property
+    def where(self) -> str:
+        """The round, in words."""
+        return "" if self.round is None else f" in round {self.round}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,17 +162,17 @@ class ContributionsAudit:
 def audit_contributions(
     mechanism: ContributionsMechanism, claim: ContributionsClaim, *, on_step: OnStep = lambda step: None
 ) -> ContributionsAudit:
-    largest = mechanism.weights[-1]
-    reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
-    law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.threshold) + largest + 1)
     on_step("prices")
-    worst_price = _worst_price(law, mechanism, claim, reach)
+    worst_prices = [_worst_price(listed, claim) for listed in mechanism.price_lists]
+    if mechanism.later:
+        worst_prices = [dataclasses.replace(each, round=number) for number, each in enumerate(worst_prices)]
+    worst_price = max(worst_prices, key=lambda each: each.ratio)
     on_step("items of one user alone")
-    lone_delta, lone_tests = _lone(law, mechanism)
-    budget_delta = claim.delta_of(claim.divergence_of(sum(mechanism.budgets))) * (1 - ROUNDING)
+    lone_delta, lone_tests = _lone(mechanism)
+    budget_delta = claim.delta_of(claim.divergence_of(sum(mechanism.all_budgets))) * (1 - ROUNDING)
     audit = ContributionsAudit(
         worst_price=worst_price,
-        prices=len(mechanism.weights),
+        prices=sum(len(listed.weights) for listed in mechanism.price_lists),
         budget_delta=budget_delta,
         most_tests=mechanism.most_tests,
         lone_delta=lone_delta,
@@ -161,10 +183,11 @@ def audit_contributions(
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 
-def _worst_price(
-    law: NoiseLaw, mechanism: ContributionsMechanism, claim: ContributionsClaim, reach: int
-) -> AuditedPrice:
+def _worst_price(mechanism: ContributionsMechanism, claim: ContributionsClaim) -> AuditedPrice:
     """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
+    largest = mechanism.weights[-1]
+    reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
+    law = NoiseLaw(mechanism.shape, mechanism.scale, reach + largest + 1)
     levels, places = LevelsLaw(law, mechanism.distances), range(len(mechanism.weights))
 
     def price(place: int, *, finely: bool) -> AuditedPrice:
@@ -178,13 +201,14 @@ def _worst_price(
     return max(found, key=lambda each: each.ratio)
 
 
-def _lone(law: NoiseLaw, mechanism: ContributionsMechanism) -> tuple[float, int]:
+def _lone(mechanism: ContributionsMechanism) -> tuple[float, int]:
     """The probability that one of the items that the user alone holds is named; and the number of tests, the worst.
 
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
     if not mechanism.tests_lone_items:
         return 0.0, 0
+    law = NoiseLaw(mechanism.shape, mechanism.scale, mechanism.threshold + 1)
     budget = mechanism.budgets[0]  # in rounds the first one alone tests such items
     tests = np.arange(1, budget // mechanism.units[0] + 1)
     places = np.searchsorted(mechanism.units, budget // tests, side="right") - 1
@@ -199,7 +223,7 @@ def _violations(audit: ContributionsAudit, claim: ContributionsClaim) -> list[st
     price = audit.worst_price
     if price.test.divergence > price.claimed:
         found.append(
-            f"a test of weight {price.weight:,} has a divergence of {price.test.divergence:.6g} at order "
+            f"a test of weight {price.weight:,}{price.where} has a divergence of {price.test.divergence:.6g} at order "
             f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
         )
     if audit.budget_delta > claim.delta_tests:

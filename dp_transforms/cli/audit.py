@@ -173,7 +173,7 @@ def _of_hits(plan: Plan, exact: HitsAudit) -> Summary:
 
 def _of_contributions(plan: Plan, exact: ContributionsAudit) -> Summary:
     price = exact.worst_price
-    name = f"price of a test, worst of {exact.prices:,}: weight {price.weight:,}"
+    name = f"price of a test, worst of {exact.prices:,}: weight {price.weight:,}{price.where}"
     lone = "items the user holds alone" + (f", {exact.lone_tests:,} tests" if plan.delta_open else "")
     lines = [
         Line(name, price.claimed, price.test.divergence, _ROUNDING),

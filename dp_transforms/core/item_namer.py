@@ -34,14 +34,16 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 
 
 class ItemNamer:
-    """Names the items of one shard. Holds no state: names are a function of the sums and of what was named before. A
-    draw is one keyed uniform for each window and item, and the holders with their weights, inverted by the noise's
-    table."""
+    """Names the items of one shard in one round. Holds no state: names are a function of the sums and of what was
+    named before. A draw is one keyed uniform for each window and item, and the holders with their weights, inverted by
+    the table of the round's noise."""
 
-    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, number: int = 0) -> None:
+        """number: of the round."""
         self._plan = plan
         self._keys = keys
-        self._table = noise_bounds(plan.paid_contributions.noise)
+        self._number = number
+        self._table = noise_bounds(plan.prices_of_rounds[number].noise)
         self._uniforms = keys.window_uniforms()
         self._followed_threshold = plan.followed_threshold
         self._terms_of_round = functools.cache(plan.terms_of_round)  # the same for all shards of a round
@@ -125,9 +127,7 @@ class ItemNamer:
         noisy_sums = sums.sums[named] + self._table.sample(uniforms[named])
         return self._named(sums.windows[named], sums.items[named], noisy_sums, terms.threshold, sums.table, terms)
 
-    def name_in_windows(
-        self, number: int, sums: ItemSums, candidates: Candidates, shard: int, shards: int
-    ) -> NamedItems:
+    def name_in_windows(self, sums: ItemSums, candidates: Candidates, shard: int, shards: int) -> NamedItems:
         """A later round: what it names or leaves out. The round before the last one leaves out what stays a whole level
         below its threshold: it would hardly be named, and users keep what it would cost.
 
@@ -135,8 +135,8 @@ class ItemNamer:
 
         Raises ValueError for a sum of what is no candidate.
         """
-        terms = self._terms_of_round(number, candidates.drawn, candidates.windows)
-        of_shard, uniforms_of = candidates.of_shard(shard, shards), self._keys.round_uniforms(number)
+        terms = self._terms_of_round(self._number, candidates.drawn, candidates.windows)
+        of_shard, uniforms_of = candidates.of_shard(shard, shards), self._keys.round_uniforms(self._number)
         at = of_shard.places_of(sums.table, sums.windows, sums.items)
         if (of_shard.statuses_at(at) != OPEN).any():
             raise ValueError("there is a sum of what is no candidate.")
@@ -173,7 +173,7 @@ class ItemNamer:
             return named, sums
         is_named = named.contain(sums)
         values, digests = _placed(named, sums.select(is_named))
-        uniforms_of = self._keys.round_uniforms(len(self._plan.units_of_rounds) - 1)
+        uniforms_of = self._keys.round_uniforms(self._number)
         noisy_sums = values + self._table.sample(uniforms_of(named.windows, named.hashes, digests))
         terms = self._plan.terms_of_sizing(drawn, windows)
         found = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)

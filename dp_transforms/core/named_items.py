@@ -27,11 +27,11 @@ def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, ter
     Weights of early rounds are small: levels count what users would add with the largest of all rounds in windows, so
     that they compare. Where round 0 has larger ones, the first levels of its blocks are one. terms: of the round.
     """
-    spacing, largest = plan.paid_contributions.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
-    boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
+    largest = max(plan.largest_in_rounds[plan.rounds is not None :])
+    boundaries: Whole = thresholds + (noisy_sums - thresholds) // terms.spacing * terms.spacing
     in_largest = boundaries * largest // terms.largest_weight
     users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
-    return np.maximum(1, 1 + (in_largest - thresholds) // spacing), users
+    return np.maximum(1, 1 + (in_largest - thresholds) // plan.prices_of_rounds[-1].spacing), users
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

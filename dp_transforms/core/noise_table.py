@@ -254,4 +254,4 @@ def _bounds_of_uniforms(uniforms: Words) -> tuple[Floats, Floats]:
     return values * (1 - _ROUNDING), values * (1 + _ROUNDING)
 
 
-noise_bounds = functools.lru_cache(maxsize=4)(NoiseBounds)  # made once a process
+noise_bounds = functools.lru_cache(maxsize=8)(NoiseBounds)  # made once a process

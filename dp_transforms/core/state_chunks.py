@@ -54,7 +54,7 @@ class Kind(enum.StrEnum):
 
 _KINDS = tuple(Kind)
 _TABLES: dict[Kind, type[BudgetEntries | HitEntries | FollowedItems]] = {
-    **{Kind.budgets_of_round(number): BudgetEntries for number in range(MOST_ROUNDS + 1)},
+    **{Kind.budgets_of_round(number): BudgetEntries for number in range(MOST_ROUNDS)},
     Kind.HITS: HitEntries,
     Kind.FOLLOWED: FollowedItems,
 }

@@ -146,7 +146,7 @@ def replay_weights(contributions: Contributions, plan: Plan, keys: StreamKeys) -
     Guarantee: the tests of a user never cost more than a full budget; its weights depend on its own events alone. That
     they depend on its later events too is no harm: the log is fixed, and nothing in it can react to a report.
     """
-    listed = plan.paid_contributions.listed
+    listed = plan.paid_contributions.prices.listed
     tests = np.minimum(contributions.counts, BUDGET_UNITS // listed.units[0])
     weights, _ = listed.largest(BUDGET_UNITS // tests)
     return np.asarray(weights[contributions.codes] * keep_by_hash(contributions, tests, keys))
@@ -159,7 +159,7 @@ class SpendBudgets(_WeighingStep):
     KIND = Kind.USER_BUDGETS
 
     def restore(self, entries: Sequence[Any], first: int) -> UserBudgets:
-        return UserBudgets(self.plan, self.keys, entries, first, self.plan.units_of_rounds[self.round])
+        return UserBudgets(self.plan, self.keys, entries, first, self.round)
 
     def weigh(self, state: UserBudgets, columns: Contributions, span: Span, *named: Messages) -> Weighed:
         weights = np.zeros(len(columns), dtype=np.int64)
@@ -289,7 +289,7 @@ class NameRound(_RoundStep):
 
     @functools.cached_property
     def _namer(self) -> ItemNamer:
-        return ItemNamer(self.plan, self.keys)
+        return ItemNamer(self.plan, self.keys, self.round)
 
     def process(self, state: None, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
         names = self.earlier(span, *named)
@@ -300,5 +300,5 @@ class NameRound(_RoundStep):
             already = already.without_left_out()
             drawn = len(names.in_windows.without_left_out())
             already, columns = self._namer.size(already, columns, drawn, span.end - span.first)
-        found = self._namer.name_in_windows(self.round, columns, names.candidates, span.shard, span.shards)
+        found = self._namer.name_in_windows(columns, names.candidates, span.shard, span.shards)
         return NamedItems.merge([already, found])

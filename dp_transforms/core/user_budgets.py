@@ -17,7 +17,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.columns import WHOLE, WORDS, check_unpacked
 from dp_transforms.core.contribution_counters import EntriesByUser
 from dp_transforms.core.contributions import Contributions, keep_by_hash
@@ -45,14 +44,15 @@ class BudgetPacing:
     list.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        paid = plan.paid_contributions
-        if paid.most_tests > MOST_TESTS:
+    def __init__(self, plan: Plan, number: int = 0) -> None:
+        """number: of the round."""
+        prices = plan.prices_of_rounds[number]
+        if prices.most_tests > MOST_TESTS:
             raise ValueError(
-                f"a user budget must pay for at most {MOST_TESTS:,} contributions, got {paid.most_tests:,}. Make a"
+                f"a user budget must pay for at most {MOST_TESTS:,} contributions, got {prices.most_tests:,}. Make a"
                 " plan with a smaller most_contributions."
             )
-        self._listed = paid.listed
+        self._listed = prices.listed
         self._horizon = plan.schedule.horizon
         self._most_of_sizing = 0 if plan.rounds is None else most_of_sizing_test(plan.rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
@@ -141,15 +141,16 @@ class UserBudgets(EntriesByUser[BudgetEntries]):
         keys: StreamKeys,
         stored: Iterable[BudgetEntries] = (),
         first: int | None = None,
-        units: int = BUDGET_UNITS,
+        number: int = 0,
     ) -> None:
-        """stored: before the window ``first``. units: in a full user budget, less in that of a round. Raises ValueError
-        for entries that no run of this plan can have made: with more than that, or paid in that window or later."""
+        """stored: before the window ``first``. number: of the round, which has its own budget. Raises ValueError for
+        entries that no run of this plan can have made: with more than that, or paid in that window or later."""
         super().__init__(BudgetEntries, stored)
+        self._full, self._keys = plan.units_of_rounds[number], keys
         for entries in self._stored:
-            check_unpacked(bool((entries.left <= units).all()))
+            check_unpacked(bool((entries.left <= self._full).all()))
             check_unpacked(first is None or bool((entries.first_windows < first).all()))
-        self._full, self._keys, self._pacing = units, keys, BudgetPacing(plan)
+        self._pacing = BudgetPacing(plan, number)
 
     def spend(
         self, contributions: Contributions, window: int, end: int | None = None, *, with_sizing: bool = False

@@ -7,6 +7,7 @@ split for hits"): each share is at least what the run needs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from dp_transforms.accounting.charged_hits import (
 )
 from dp_transforms.accounting.composition import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.accounting.paid_tests import choose_tests
+from dp_transforms.accounting.paid_tests import choose_tests, price_lists
 from dp_transforms.accounting.price_list import PriceList, check_prices, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
@@ -36,6 +37,7 @@ from dp_transforms.plan.records import (
     Budget,
     ChargedHits,
     Followed,
+    LaterTests,
     PaidContributions,
     Rounds,
     Shares,
@@ -43,7 +45,7 @@ from dp_transforms.plan.records import (
     check_hits,
     usual_tests_of,
 )
-from dp_transforms.plan.rounds import SPACING_IN_ROUNDS, TESTS_OF_ROUNDS, amounts_of_rounds
+from dp_transforms.plan.rounds import SPACING_IN_ROUNDS, TESTS_OF_ROUNDS, amounts_of_rounds, rounds_by_shape
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
@@ -158,7 +160,9 @@ def _with_lone_items(
     return solve(shared - delta_open), threshold, delta_open
 
 
-_choose = functools.lru_cache(maxsize=64, typed=True)(choose_tests)  # who compares plans makes some of them again
+# Who compares plans makes some of them again.
+_choose = functools.lru_cache(maxsize=64, typed=True)(choose_tests)
+_price = functools.lru_cache(maxsize=64, typed=True)(price_lists)
 
 
 def calibrate_contributions(
@@ -169,16 +173,15 @@ def calibrate_contributions(
     false_name_error: float | None = None,
     size_error: float | None = None,
     rounds: Rounds | None = None,
+    *,
+    by_activity: bool = False,
 ) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual contributions. Numbers as in
-    `Plan.for_contributions`, the first two from `checked_contributions`."""
+    `Plan.for_contributions`, the first two from `checked_contributions`. by_activity: how many rounds there are, what
+    each costs, and the shape of its noise, follow the usual contributions."""
     forget_after, name_error = _followed(budget, forget_after, false_name_error)
-    spacing, amounts, open_units = LEVEL_SPACING, None, BUDGET_UNITS
     if rounds is not None:
         forget_after, most_contributions = 0, check_most_contributions(most_contributions * TESTS_OF_ROUNDS)
-        # The first round alone tests items that are not named yet.
-        spacing, open_units = SPACING_IN_ROUNDS, rounds.units[0]
-        amounts = amounts_of_rounds(rounds.units, most_contributions)
     hash_share = hash_delta(budget.max_users, budget.max_items)
     # With the widest noise; still far below 1e-20.
     variation = most_contributions * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
@@ -188,20 +191,40 @@ def calibrate_contributions(
         _left(budget, hash_share + sampling_share),
         usual_tests=usual_contributions,
         most_tests=most_contributions,
-        level_spacing=spacing,
         false_name_error=name_error if budget.public_items else None,
-        amounts=amounts,
-        open_units=open_units,
     )
+    shapes: tuple[float, ...] = (choice.shape,)
+    amounts: dict[float, tuple[int, ...] | None] = {choice.shape: None}
+    spacing = LEVEL_SPACING
+    if rounds is not None:
+        spacing, units = SPACING_IN_ROUNDS, rounds.units
+        if by_activity:
+            units, shapes = rounds_by_shape(choice.shape)
+        amounts = amounts_of_rounds(units, shapes, most_contributions)
+    listed = _price(choice, most_contributions, level_spacing=spacing, amounts=tuple(amounts.items()))
+    prices = listed[shapes[0]]
+    if rounds is not None and by_activity:
+        later = tuple(later_tests_of(listed[shape]) for shape in shapes[1:])
+        rounds = dataclasses.replace(rounds, units=units, later=later)
+    if budget.public_items:
+        threshold = prices.noise.smallest_margin(name_error)
+    else:
+        # The first round alone tests items that are not named yet.
+        open_units = BUDGET_UNITS if rounds is None else rounds.units[0]
+        threshold = smallest_open_threshold(prices, choice.delta_open, open_units=open_units)
     return {
-        "threshold": choice.threshold,
-        "contributions": contributions_of(choice.prices, usual_contributions, size_error),
-        "followed": followed_of(choice.prices, choice.threshold, name_error, forget_after),
+        "threshold": threshold,
+        "contributions": contributions_of(prices, usual_contributions, size_error),
+        "followed": followed_of(prices, threshold, name_error, forget_after),
         "rounds": rounds,
         "shares": Shares(
             paid=choice.delta_tests, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
         ),
     }
+
+
+def later_tests_of(prices: PriceList) -> LaterTests:
+    return LaterTests(shape=prices.noise.shape, weights=prices.weights, units=prices.units, spacing=prices.spacing)
 
 
 def contributions_of(prices: PriceList, usual_tests: tuple[int, int], size_error: float | None) -> PaidContributions:
@@ -331,19 +354,25 @@ def _check_hits(plan: Plan, hits: ChargedHits) -> None:
 
 
 def _check_contributions(plan: Plan, paid: PaidContributions) -> None:
-    check_most_contributions(paid.most_tests)
     _check_followed(plan)
     _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
-    variation = paid.most_tests * paid.noise.sampling_total_variation
+    units, of_rounds = plan.units_of_rounds, plan.prices_of_rounds
+    most = [each // prices.units[0] for each, prices in zip(units, of_rounds, strict=True)]
+    check_most_contributions(sum(most))
+    variation = sum(
+        number * prices.noise.sampling_total_variation for number, prices in zip(most, of_rounds, strict=True)
+    )
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
     _check_share("sampling", plan.shares.sampling, needed)
     if plan.rounds is not None and plan.rounds.block_seconds < plan.schedule.slide_seconds:
         least = plan.schedule.slide_seconds
         raise ValueError(f"block_seconds must be at least {least}, so that windows end in each block.")
-    units = plan.units_of_rounds
-    if min(units) < paid.units[0]:
-        raise ValueError(f"each round must pay for a test, {paid.units[0]} units. Calibrate the plan again.")
-    check_prices(paid.prices)
+    if not min(most):
+        unpaid = most.index(0)
+        least = of_rounds[unpaid].units[0]
+        raise ValueError(f"round {unpaid} must pay for a test, {least} units. Calibrate the plan again.")
+    for prices in of_rounds:
+        check_prices(prices)
     affordable = order_budget(paid.order, plan.epsilon, plan.shares.paid)
     if not paid.budget <= affordable:
         raise ValueError(

@@ -15,11 +15,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from dp_transforms.accounting.charged_hits import COUNTS
-from dp_transforms.accounting.price_list import found_from, smallest_size_margin
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
+from dp_transforms.accounting.price_list import PriceList, found_from, smallest_size_margin
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import exact, html_table, nearest, shown
 from dp_transforms.errors import InputError
 from dp_transforms.plan.calibration import (
@@ -44,12 +42,11 @@ from dp_transforms.plan.rounds import (
     REPLAY,
     RoundTerms,
     found_in_rounds,
-    leaves_out,
-    likely_noise_of,
-    most_of_sizing_test,
+    largest_weight,
     rounds_of,
     size_error_of_round,
-    threshold_of_round,
+    terms_of_later,
+    terms_of_sizing,
     why_one_round,
 )
 from dp_transforms.plan.stored import FORMAT_VERSION, as_fields, fingerprint_of, read_record, sealed, unsealed
@@ -116,7 +113,7 @@ class Plan(Budget):
         public_items: all items, `PublicItems`; None where any may come.
         usual_contributions: most users have between so many in the whole run, by default (1, 1000), or up to
             most_contributions if that is less. The noise is chosen for them; other users are served too.
-        most_contributions: a user's further ones do not count, 3,000 by default.
+        most_contributions: further ones do not count, 3,000 by default; half or 70 % in round 0 of a replay in rounds.
         forget_after: without rounds items that were named are followed down to a lower threshold, until they were not
             named for so many windows, 168 by default; 0: no item is followed.
         false_name_error: the probability with which noise alone names a followed item in a window, 1e-5 by default; a
@@ -128,11 +125,11 @@ class Plan(Budget):
         """
         public, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
         budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, public_items=public, **bounds)
-        contributions = checked_contributions(usual_contributions, most_contributions)
+        usual = checked_contributions(usual_contributions, most_contributions)
         is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
-        one = why_one_round(schedule, *contributions, use, has_public_items=is_public, declares_followed=follows)
-        rounds = None if one else rounds_of(schedule)
-        found = calibrate_contributions(budget, *contributions, forget_after, false_name_error, size_error, rounds)
+        one = why_one_round(schedule, *usual, use, has_public_items=is_public, declares_followed=follows)
+        choices = *usual, forget_after, false_name_error, size_error, None if one else rounds_of(schedule)
+        found = calibrate_contributions(budget, *choices, by_activity=use == REPLAY)
         return cls(**vars(budget), **found)
 
     @classmethod
@@ -215,6 +212,13 @@ class Plan(Budget):
         """What the tests of a user may cost in each round; without rounds, a user budget."""
         return (BUDGET_UNITS,) if self.rounds is None else self.rounds.units
 
+    @functools.cached_property
+    def prices_of_rounds(self) -> tuple[PriceList, ...]:
+        """What tests cost in each round; without rounds, in the one."""
+        paid, later = self.paid_contributions, self.rounds and self.rounds.later
+        others = later or [paid] * (len(self.units_of_rounds) - 1)
+        return (paid.prices, *map(paid.prices_of, others))
+
     @property
     def hits_per_user(self) -> int:
         """After so many hits a user who pays for them no longer counts; 0 where nobody does."""
@@ -287,7 +291,8 @@ class Plan(Budget):
     @property
     def terms_of_tests(self) -> RoundTerms:
         """Of tests in one round, of items that are not followed."""
-        return RoundTerms(self.threshold, self.likely_noise, self.paid_contributions.weights[-1])
+        paid = self.paid_contributions
+        return RoundTerms(self.threshold, self.likely_noise, paid.weights[-1], paid.spacing)
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a round over blocks in so many windows, a function of what was named before, and of the plan.
@@ -295,27 +300,23 @@ class Plan(Budget):
         drawn: for so many items in windows a later round draws, held or not; round 0 for none without a sum. Each part
         of a run has its share of `Rounds.false_names` and of the false sizes, as if all parts drew for as many.
         """
-        paid, rounds, largest = self.paid_contributions, self.paid_rounds, self.largest_in_rounds[number]
+        rounds, prices = self.paid_rounds, self.prices_of_rounds[number]
+        error = size_error_of_round(self.paid_contributions, rounds)
         if number == 0:
-            error = size_error_of_round(paid, rounds)
-            likely_noise = smallest_size_margin(paid.prices, error, self.max_users, 0, rounds.units[0])
-            return RoundTerms(self.threshold, likely_noise, largest)
-        drawn = -(-drawn * self.schedule.horizon // windows)
-        threshold = threshold_of_round(paid, rounds, drawn)
-        least = threshold - paid.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
-        return RoundTerms(threshold, likely_noise_of(paid, rounds, drawn), largest, least)
+            likely_noise = smallest_size_margin(prices, error, self.max_users, 0, rounds.units[0])
+            return RoundTerms(self.threshold, likely_noise, self.largest_in_rounds[0], prices.spacing)
+        return terms_of_later(prices, rounds, number, error, -(-drawn * self.schedule.horizon // windows))
 
     def terms_of_sizing(self, drawn: int, windows: int) -> RoundTerms:
         """Of the sizing round, of so many named items in windows. threshold: from where on a size is stated."""
-        paid, rounds = self.paid_contributions, self.paid_rounds
-        ((largest,), _) = paid.listed.largest(np.array([max(paid.units[0], most_of_sizing_test(rounds))]))
-        likely_noise = likely_noise_of(paid, rounds, -(-drawn * self.schedule.horizon // windows))
-        return RoundTerms(likely_noise + (FEWEST_STATED - 1) * int(largest) + 1, likely_noise, int(largest))
+        error = size_error_of_round(self.paid_contributions, self.paid_rounds)
+        drawn = -(-drawn * self.schedule.horizon // windows)
+        return terms_of_sizing(self.prices_of_rounds[-1], self.paid_rounds, error, drawn)
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
         """The largest weight that a user can have in each round."""
-        return tuple(self.paid_contributions.listed.largest(np.array(self.units_of_rounds))[0].tolist())
+        return tuple(map(largest_weight, self.prices_of_rounds, self.units_of_rounds))
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:
@@ -342,13 +343,12 @@ class Plan(Budget):
     def found_from(self, contributions: int, probability: float = 0.95, *, followed: bool = False) -> int:
         """From how many users on an item is named in a window with this probability, if each has so many contributions.
 
-        contributions: of each holder in the whole run, in a replay. In a stream weights follow a user's
-        pace and are a little different. followed: the item was named lately. probability: at least 1/2. With rounds:
-        an item that is held in this window alone; followed: one that was named in its block.
+        contributions: of each holder in a whole replay; in a stream weights follow a user's pace. followed: the item
+        was named lately; with rounds in its block, else held in this window alone. probability: at least 1/2.
         """
         if self.rounds is not None:
             first = None if followed else self.threshold
-            return found_in_rounds(self.paid_contributions, self.rounds, first, contributions, probability)
+            return found_in_rounds(self.prices_of_rounds, self.rounds, first, contributions, probability)
         threshold = self.followed_threshold if followed else self.threshold
         prices = self.paid_contributions.prices
         return max(1, found_from(prices, threshold, contributions, probability))

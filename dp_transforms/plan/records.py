@@ -19,7 +19,7 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.paid_tests import LARGEST_SCALE
 from dp_transforms.accounting.price_list import PriceList
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS, PricedWeights
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.errors import InputError
 from dp_transforms.plan.stored import Record
@@ -29,7 +29,7 @@ MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minut
 MOST_CONTRIBUTIONS = 100_000  # prices for more take minutes
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 SMALLEST_ERROR = 1e-30  # of sizes and false names
-MOST_ROUNDS = 4  # for each a state has a kind of user budgets
+MOST_ROUNDS = 5  # for each a state has a kind of user budgets
 
 
 @runtime_checkable
@@ -209,17 +209,10 @@ class PaidContributions(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.weights or len(self.weights) != len(self.units):
-            raise ValueError(f"weights and units must have one length, got {len(self.weights)} and {len(self.units)}.")
-        for name, values in (("weights", self.weights), ("units", self.units)):
-            if any(low >= high for low, high in itertools.pairwise(values)):
-                raise ValueError(f"{name} must rise.")
-        if self.units[-1] > BUDGET_UNITS:
-            raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
+        _check_listed(self)
         if self.usual_tests != usual_tests_of(self.usual_tests, self.most_tests):
             raise ValueError(f"usual_contributions must rise, got {shown(self.usual_tests)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
-        check_whole("spacing", self.spacing, 1)
         check_range("size_error", self.size_error, SMALLEST_ERROR, 0.5)
 
     @functools.cached_property
@@ -230,17 +223,44 @@ class PaidContributions(Record):
     @functools.cached_property
     def prices(self) -> PriceList:
         """The price list; `check_plan` asks whether it charges enough."""
-        return PriceList(self.noise, self.order, self.budget, self.weights, self.units, self.spacing)
+        return self.prices_of(self)
+
+    def prices_of(self, tests: PaidContributions | LaterTests) -> PriceList:
+        """The price list of the tests of another round, of the same order, budget and grid."""
+        noise = ExponentialPower(tests.shape, self.scale)
+        return PriceList(noise, self.order, self.budget, tests.weights, tests.units, tests.spacing)
 
     @property
     def most_tests(self) -> int:
         """A user budget pays for at most so many tests; a user's further ones do not count."""
         return self.prices.most_tests
 
-    @property
-    def listed(self) -> PricedWeights:
-        """The price list as workers read it."""
-        return self.prices.listed
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaterTests(Record):
+    """The tests of a later round, with a shape of the noise and a price list of their own; fields, grid, order and
+    budget as in `PaidContributions`."""
+
+    shape: float
+    weights: tuple[int, ...]
+    units: tuple[int, ...]
+    spacing: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_listed(self)
+
+
+def _check_listed(tests: PaidContributions | LaterTests) -> None:
+    """Raises ValueError for what is no price list, whatever it charges."""
+    if not tests.weights or len(tests.weights) != len(tests.units):
+        raise ValueError(f"weights and units must have one length, got {len(tests.weights)} and {len(tests.units)}.")
+    for name, values in (("weights", tests.weights), ("units", tests.units)):
+        if any(low >= high for low, high in itertools.pairwise(values)):
+            raise ValueError(f"{name} must rise.")
+    if tests.units[-1] > BUDGET_UNITS:
+        raise ValueError(f"the largest weight must cost at most a user budget, {BUDGET_UNITS} units.")
+    check_whole("spacing", tests.spacing, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,11 +288,13 @@ class Rounds(Record):
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the tests of a user in each round cost of a budget together, at most.
     false_names: on average noise alone names at most so many items in windows in each later round.
+    later: the tests of each round but the first; left out where all have the noise and the prices of the first one.
     """
 
     block_seconds: int
     units: tuple[int, ...]
     false_names: float
+    later: tuple[LaterTests, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -281,6 +303,8 @@ class Rounds(Record):
             raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
         if sum(self.units) > BUDGET_UNITS:
             raise ValueError(f"the rounds must cost at most a user budget together, {BUDGET_UNITS} units.")
+        if self.later is not None and len(self.later) != len(self.units) - 1:
+            raise ValueError(f"later must be the tests of {len(self.units) - 1} rounds, got {len(self.later)}.")
         check_range("false_names", self.false_names, SMALLEST_ERROR, 1e6)
 
 

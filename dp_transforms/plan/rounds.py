@@ -13,18 +13,30 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.accounting.price_list import found_from
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+import numpy as np
+
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.paid_tests import SHAPES
+from dp_transforms.accounting.price_list import PriceList, found_from
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import shown
 from dp_transforms.errors import InputError
 from dp_transforms.plan.records import MOST_CONTRIBUTIONS, PaidContributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 REPLAY, PARTS, STREAM = USES = ("replay", "parts", "stream")
-TESTS_OF_ROUNDS = 10  # times the most tests of a user: as many as the first round can pay, with a tenth of a budget
+TESTS_OF_ROUNDS = 10  # times the most contributions: so many tests all rounds pay for, and each for its part of them
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
 FALSE_NAMES = 0.75  # of each later round, in the whole run
 UNITS = tuple(BUDGET_UNITS * each // 1000 for each in (100, 45, 171, 684))  # 10, 5, 20 and 100 % of what is left
+# Of replays: the same by the shape of the noise that is best in one round, smaller for users of few contributions, and
+# what is added to this shape in each round: many small contributions are tested in early ones, few large ones at last.
+_FEW = 2.5
+_OF_FEW = tuple(BUDGET_UNITS * each // 10_000 for each in (500, 475, 1805, 7220)), (0.75, 0.75, 0.25, -0.25)
+_OF_MANY = (
+    tuple(BUDGET_UNITS * each // 10_000 for each in (700, 465, 1325, 3004, 4506)),
+    (0.75, 0.75, 0.75, 0.25, -0.25),
+)
 TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the one before shows too little
 # The sizing round, of what is named already in the last round.
 SIZING_TESTS = 100  # so many weigh as much as another test where tests to come are foreseen
@@ -83,11 +95,13 @@ def block_seconds_of(schedule: WindowSchedule) -> int:
 
 class RoundTerms(NamedTuple):
     """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user. Each is a
-    number, or one for each sum. least: what is below it is left out in later rounds; None: nothing is."""
+    number, or one for each sum. spacing: of the boundaries of levels. least: what is below it is left out in later
+    rounds; None: nothing is."""
 
     threshold: Any
     likely_noise: Any
     largest_weight: Any
+    spacing: int
     least: Any = None
 
 
@@ -106,47 +120,82 @@ def size_error_of_round(paid: PaidContributions, rounds: Rounds) -> float:
     return paid.size_error / (len(rounds.units) + 1)
 
 
-def likely_noise_of(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
-    """Where it is known for how many is drawn: the noise of any of them is larger with the share of `size_error` at
-    most."""
-    return paid.noise.smallest_margin(size_error_of_round(paid, rounds) / max(1, drawn)) - 1
+def likely_noise_of(noise: ExponentialPower, size_error: float, drawn: int) -> int:
+    """Where it is known for how many is drawn: the noise of any of them is larger with this probability at most."""
+    return noise.smallest_margin(size_error / max(1, drawn)) - 1
 
 
-def threshold_of_round(paid: PaidContributions, rounds: Rounds, drawn: int) -> int:
+def threshold_of_round(noise: ExponentialPower, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
-    return paid.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
+    return noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
+
+
+def terms_of_later(prices: PriceList, rounds: Rounds, number: int, size_error: float, drawn: int) -> RoundTerms:
+    """Of a round that draws for so many in a run."""
+    threshold = threshold_of_round(prices.noise, rounds, drawn)
+    least = threshold - prices.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
+    likely_noise = likely_noise_of(prices.noise, size_error, drawn)
+    return RoundTerms(threshold, likely_noise, largest_weight(prices, rounds.units[number]), prices.spacing, least)
+
+
+def terms_of_sizing(prices: PriceList, rounds: Rounds, size_error: float, drawn: int) -> RoundTerms:
+    """The same of the sizing round. threshold: from where on a size is stated."""
+    likely_noise = likely_noise_of(prices.noise, size_error, drawn)
+    largest = largest_weight(prices, max(prices.units[0], most_of_sizing_test(rounds)))
+    threshold = likely_noise + (FEWEST_STATED - 1) * largest + 1
+    return RoundTerms(threshold, likely_noise, largest, prices.spacing)
+
+
+def largest_weight(prices: PriceList, units: int) -> int:
+    """Of a user with so many units in a round."""
+    return int(prices.listed.largest(np.array([units]))[0][0])
 
 
 def found_in_rounds(
-    paid: PaidContributions, rounds: Rounds, threshold: int | None, number: int, probability: float
+    prices: Sequence[PriceList], rounds: Rounds, threshold: int | None, number: int, probability: float
 ) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
     the run: in its block by this threshold, None if it was, then not left out, and named in the last round, which draws
-    for a million."""
-    last = threshold_of_round(paid, rounds, LIKELY_DRAWN)
-    asked, missed = [(rounds.units[-1], last)], 1 - probability
+    for a million. prices: of each round."""
+    asked, missed = [(-1, threshold_of_round(prices[-1].noise, rounds, LIKELY_DRAWN))], 1 - probability
     users = 1
     if leaves_out(rounds, len(rounds.units) - 2):
-        users = _found_from(paid, rounds.units[-2], last - paid.spacing, number, 1 - missed * _LEFT_OUT)
+        least = threshold_of_round(prices[-2].noise, rounds, LIKELY_DRAWN) - prices[-2].spacing
+        users = _found_from(prices[-2], rounds.units[-2], least, number, 1 - missed * _LEFT_OUT)
         missed *= 1 - _LEFT_OUT
     if threshold is not None:
-        asked.append((rounds.units[0], threshold))
+        asked.append((0, threshold))
     of_each = 1 - missed / len(asked)
-    return max(users, *(_found_from(paid, units, at, number, of_each) for units, at in asked))
+    return max(users, *(_found_from(prices[at], rounds.units[at], least, number, of_each) for at, least in asked))
 
 
-def found_in_block(paid: PaidContributions, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
-    """The same of an item in a block, if each user has so many items in blocks."""
-    return _found_from(paid, rounds.units[0], threshold, number, probability)
+def found_in_block(prices: PriceList, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+    """The same of an item in a block, if each user has so many items in blocks. prices: of the first round."""
+    return _found_from(prices, rounds.units[0], threshold, number, probability)
 
 
-def _found_from(paid: PaidContributions, units: int, threshold: int, number: int, probability: float) -> int:
-    return found_from(paid.prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
+def _found_from(prices: PriceList, units: int, threshold: int, number: int, probability: float) -> int:
+    return found_from(prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
 
 
-def amounts_of_rounds(units: Sequence[int], most_tests: int) -> tuple[int, ...]:
-    """For which there is a weight: for the budgets of rounds."""
-    least = BUDGET_UNITS // most_tests
-    steps = math.ceil(math.log(BUDGET_UNITS / least) / math.log(_RATIO))
-    amounts = (max(least, math.floor(BUDGET_UNITS / _RATIO**step)) for step in range(steps + 1))
-    return (*amounts, *(each // number for each, number in itertools.product(units, range(1, _EACH + 1))))
+def rounds_by_shape(shape: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """What a user pays in each round, and the shape of its noise, by the shape that is best in one round."""
+    units, more = _OF_FEW if shape < _FEW else _OF_MANY
+    return units, tuple(min(max(shape + each, SHAPES[0]), SHAPES[-1]) for each in more)
+
+
+def amounts_of_rounds(
+    units: Sequence[int], shapes: tuple[float, ...], most_tests: int
+) -> dict[float, tuple[int, ...] | None]:
+    """For which there is a weight with noise of each shape: for the budgets of the rounds that have it. One shape alone
+    is that of all rounds."""
+    of_shape: dict[float, list[int]] = {}
+    for each, shape in zip(units, shapes if len(shapes) > 1 else shapes * len(units), strict=True):
+        of_shape.setdefault(shape, []).append(each)
+    return {shape: _amounts(budgets, BUDGET_UNITS // most_tests) for shape, budgets in of_shape.items()}
+
+
+def _amounts(budgets: Sequence[int], least: int) -> tuple[int, ...]:
+    steps = math.ceil(math.log(max(budgets) / least) / math.log(_RATIO))
+    amounts = (max(least, math.floor(max(budgets) / _RATIO**step)) for step in range(steps + 1))
+    return (*amounts, *(each // number for each, number in itertools.product(budgets, range(1, _EACH + 1))))

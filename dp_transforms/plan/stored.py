@@ -1,7 +1,7 @@
 """Records as JSON and back. What is stored follows from the annotations of the records alone.
 
-A record is a frozen dataclass of numbers, texts, lists of whole numbers, and records; a choice that was not made is a
-missing record. What is read is hostile: errors show one line and little.
+A record is a frozen dataclass of numbers, texts, records, and lists of whole numbers or records; a choice that was not
+made is a missing record. What is read is hostile: errors show one line and little.
 """
 
 from __future__ import annotations
@@ -57,24 +57,32 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     if kind is int:
         return check_whole(name, value, _SMALLEST)
     if typing.get_origin(kind) is tuple:
-        is_pair = ... not in typing.get_args(kind)
+        is_pair, of_each = ... not in typing.get_args(kind), typing.get_args(kind)[0]
         if not isinstance(value, (list, tuple)) or len(value) > _MOST_NUMBERS or (is_pair and len(value) != 2):
             some = "a pair of" if is_pair else f"at most {_MOST_NUMBERS:,}"
-            raise ValueError(f"{name} must be {some} whole numbers, got {shown(value)}.")
+            raise ValueError(f"{name} must be {some} {_names_of(of_each)}, got {shown(value)}.")
+        if of_each is not int:
+            return tuple(_checked(f"each of {name}", each, of_each) for each in value)
         return tuple(check_whole(f"each of {name}", each, 1) for each in value)
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}, got {shown(value)}.")
     return value
 
 
+def _names_of(kind: Any) -> str:
+    return "whole numbers" if kind is int else f"{kind.__name__} records"
+
+
 def as_fields(record: Any) -> dict[str, Any]:
     """What is stored of a record, and of those in it; without what is missing."""
     values = ((field.name, getattr(record, field.name)) for field in dataclasses.fields(record))
-    return {
-        name: as_fields(value) if dataclasses.is_dataclass(value) else value
-        for name, value in values
-        if value is not None
-    }
+    return {name: _stored(value) for name, value in values if value is not None}
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_stored, value))
+    return as_fields(value) if dataclasses.is_dataclass(value) else value
 
 
 def read_record(record: type[_R], stored: object, name: str) -> _R:
@@ -90,6 +98,9 @@ def read_record(record: type[_R], stored: object, name: str) -> _R:
         value = left.pop(field)
         if value is None:
             raise ValueError(f"{field} must not be null: leave it out. {_WRITE_ONE}")
+        of_each = next(iter(typing.get_args(kind)), None)
+        if dataclasses.is_dataclass(of_each) and isinstance(value, list):
+            value = [read_record(cast(Any, of_each), each, f"each of {field}") for each in value]
         is_record = dataclasses.is_dataclass(kind)
         values[field] = read_record(kind, value, field) if is_record else value
     if left:

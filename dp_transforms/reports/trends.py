@@ -175,17 +175,24 @@ def _most_charged(plan: Mapping[str, Any], report: WindowReport) -> int:
     return min(most, charged) if isinstance(most, int) and most > 0 else charged
 
 
+def _largest_weight(paid_for: Mapping[str, Any], amount: int) -> int:
+    place = bisect.bisect_right(paid_for["units"], amount)
+    return int(paid_for["weights"][:place][-1])
+
+
 def _least_change(plan: Mapping[str, Any]) -> int | None:
     """None also for a plan that is not one."""
     try:
         if "contributions" in plan:
-            paid_for = plan["contributions"]
-            cut = plan.get("rounds") or {"units": paid_for["units"][-1:]}
-            # The smallest budget of a round, of blocks too, and what a test of the sizing round costs at most: no user
-            # adds more than the largest weight that this pays for.
-            second = cut["units"][-1] // (FEWEST_SIZED if len(cut["units"]) > 1 else 1)
-            paid = bisect.bisect_right(paid_for["units"], min(*cut["units"], max(paid_for["units"][0], second)))
-            least = _STEPS * paid_for["spacing"] / paid_for["weights"][:paid][-1]
+            first = plan["contributions"]
+            cut = plan.get("rounds") or {"units": first["units"][-1:]}
+            later = cut.get("later") or [first] * (len(cut["units"]) - 1)
+            # No user adds more than the largest weight that the budget of a round pays for, of blocks too, or what a
+            # test of the sizing round costs at most.
+            second = cut["units"][-1] // (FEWEST_SIZED if later else 1)
+            asked = [*zip([first, *later], cut["units"], strict=True)]
+            asked.append((asked[-1][0], max(asked[-1][0]["units"][0], second)))
+            least = _STEPS * max(paid["spacing"] / _largest_weight(paid, amount) for paid, amount in asked)
         elif plan["hits"]["publishes"] == "counts":
             least = _NOISES * 2 / plan["hits"]["epsilon_per_query"]  # Laplace: 2 scales are that deviation
         else:

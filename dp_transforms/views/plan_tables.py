@@ -145,12 +145,16 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
 def _names_lines(plan: Plan, paid: PaidContributions) -> list[tuple[str, str]]:
     largest, first = paid.weights[-1], paid.weights[-1]
     of_new, counting = "threshold", f"at most {paid.most_tests:,} of a user"
+    of_rounds, noise = plan.prices_of_rounds, f"exp(-|x / {paid.scale / largest:.2f}|^{paid.shape:g})"
     if plan.rounds is not None:
         first, *later = plan.largest_in_rounds
         largest = max(later)
         of_new = "threshold of blocks"
     if len(plan.units_of_rounds) > 1:
-        most = [units // paid.units[0] for units in plan.units_of_rounds]
+        most = [units // prices.units[0] for units, prices in zip(plan.units_of_rounds, of_rounds, strict=True)]
+        scales = ", ".join(f"{paid.scale / weight:.2f}" for weight in plan.largest_in_rounds)
+        shapes = ", ".join(f"{prices.noise.shape:g}" for prices in of_rounds)
+        noise = f"exp(-|x / s|^p), s = {scales} and p = {shapes} in the rounds"
         counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
     if plan.public_items:
         followed = "all"
@@ -167,14 +171,13 @@ def _names_lines(plan: Plan, paid: PaidContributions) -> list[tuple[str, str]]:
         ("contributions that count", counting),
         (
             "noise",
-            f"exp(-|x / {paid.scale / largest:.2f}|^{paid.shape:g}), in users with one contribution; Renyi order"
-            f" {paid.order:.4g}",
+            f"{noise}, in users with one contribution; Renyi order {paid.order:.4g}",
         ),
         (of_new, f"{plan.threshold / first:.1f} users with one contribution"),
         ("followed items", followed),
         (
             "sizes",
-            f"in steps of {paid.spacing / largest:.1f}; all are right but for {paid.size_error:.2g}",
+            f"in steps of {of_rounds[-1].spacing / largest:.1f}; all are right but for {paid.size_error:.2g}",
         ),
     ]
 

@@ -1,12 +1,13 @@
 """The choice of a price list: what is chosen adds up to delta, and finds most."""
 
 import functools
+import types
 
 import pytest
 
 from dp_transforms.accounting import paid_tests
 from dp_transforms.accounting.composition import sampling_delta
-from dp_transforms.accounting.paid_tests import choose_tests
+from dp_transforms.accounting.paid_tests import choose_tests, price_lists
 from dp_transforms.accounting.price_list import found_from, smallest_open_threshold
 from tests.reference.prices import delta_of_budget
 
@@ -15,7 +16,10 @@ BUDGET = {"epsilon": 2.0, "delta": 1e-9}
 
 @functools.cache
 def chosen(usual_tests=(1, 1000), most_tests=3000, level_spacing=5.5):
-    return choose_tests(**BUDGET, usual_tests=usual_tests, most_tests=most_tests, level_spacing=level_spacing)
+    found = choose_tests(**BUDGET, usual_tests=usual_tests, most_tests=most_tests)
+    (prices,) = price_lists(found, most_tests, level_spacing=level_spacing, amounts=[(found.shape, None)]).values()
+    threshold = smallest_open_threshold(prices, found.delta_open)
+    return types.SimpleNamespace(**found._asdict(), prices=prices, threshold=threshold)
 
 
 def chosen_of_shape(shape, monkeypatch, **activity):

@@ -11,7 +11,8 @@ from dp_transforms.accounting.price_list import order_budget
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.audit.contributions import ContributionsClaim, ContributionsMechanism, audit_contributions
 from dp_transforms.audit.noise_law import LevelsLaw, NoiseLaw, divergence, reach_of_prices
-from tests.helpers.audited_names import audited_plan, mechanism_and_claim, plan_in_rounds
+from dp_transforms.plan.plan import Plan
+from tests.helpers.audited_names import audited_plan, mechanism_and_claim, plan_in_rounds, plan_with_shapes
 from tests.reference import prices as price_oracle
 from tests.reference.prices import level_price
 
@@ -85,6 +86,26 @@ def test_a_sound_plan_in_rounds_passes_also_where_a_round_pays_for_one_test(most
     of_round_0 = plan.paid_rounds.units[0] // plan.paid_contributions.units[0]
     assert audit.lone_tests == of_round_0, "no later round tests lone items"
     assert audit.together_delta <= plan.delta
+
+
+def with_few_weights_first(plan):
+    """The first round has no weight for many tests. All others have."""
+    paid = plan.paid_contributions
+    dear = len([units for units in paid.units if 3 * units <= plan.paid_rounds.units[0]])
+    fewer = dataclasses.replace(paid, usual_tests=(1, 2), weights=paid.weights[dear:], units=paid.units[dear:])
+    return Plan.from_json(dataclasses.replace(plan, contributions=fewer).to_json())
+
+
+@pytest.mark.parametrize("changed", [lambda plan: plan, with_few_weights_first])
+def test_a_sound_plan_with_a_price_list_for_each_round_passes(changed):
+    plan = changed(plan_with_shapes())
+    mechanism, claim = mechanism_and_claim(plan)
+    assert len(mechanism.later) == len(plan.units_of_rounds) - 1
+    audit = audit_contributions(mechanism, claim)
+    assert audit.violations == ()
+    assert audit.prices == sum(len(prices.weights) for prices in plan.prices_of_rounds)
+    assert plan.units_of_rounds[0] // plan.paid_contributions.units[0] == audit.lone_tests
+    assert plan.paid_contributions.most_tests <= claim.most_tests == 200
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -164,6 +185,17 @@ def rounds_that_cost(*shares):
     return lambda mechanism, claim: (dataclasses.replace(mechanism, budgets=budgets), claim)
 
 
+def in_round(number, fault):
+    """In the price list of a later round alone."""
+
+    def planted(mechanism, claim):
+        later = list(mechanism.later)
+        later[number - 1], claim = fault(later[number - 1], claim)
+        return dataclasses.replace(mechanism, later=tuple(later)), claim
+
+    return planted
+
+
 @pytest.mark.parametrize(
     ("make", "fault", "found_by"),
     [
@@ -179,6 +211,11 @@ def rounds_that_cost(*shares):
         (plan_in_rounds, rounds_that_cost(0.1, 0.2, 0.3, 0.5), {BUDGET, MOST}),
         (plan_in_rounds, rounds_that_cost(0.3, 0.1, 0.1, 0.5), {ALONE}),
         (plan_in_rounds, rounds_that_cost(1, 1, 1, 1), {BUDGET, MOST, ALONE}),
+        (plan_with_shapes, lower_threshold(600), {ALONE}),
+        (plan_with_shapes, in_round(1, price_of_a_smaller_weight), {PRICE}),
+        (plan_with_shapes, in_round(3, price_of_a_smaller_weight), {PRICE}),
+        (plan_with_shapes, in_round(3, narrow_levels), {PRICE}),
+        (plan_with_shapes, in_round(3, rounds_that_cost(1)), {BUDGET, MOST}),
     ],
 )
 def test_a_planted_fault_is_found_by_its_check(make, fault, found_by):

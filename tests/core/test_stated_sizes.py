@@ -28,7 +28,7 @@ def wrong_sizes(few, *, one_by_one=False):
     if one_by_one:
         quantile = plan.contributions.noise.smallest_margin(plan.paid_contributions.size_error) - 1
         settings = changed(settings, likely_noise=quantile)
-    weight = int(settings.contributions.listed.largest(np.array([BUDGET_UNITS]))[0][0])
+    weight = int(settings.contributions.prices.listed.largest(np.array([BUDGET_UNITS]))[0][0])
     holders = {f"item-{number}": LARGE if number < 5 else few for number in range(5 + MANY)}
     wrong, stated, of_large = 0, 0, []
     for run in range(RUNS):

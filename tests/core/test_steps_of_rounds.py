@@ -47,9 +47,13 @@ from tests.reference.contributions import reports_of
 from tests.reference.rounds import RoundsOracle
 
 
-@pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (6, 35, 1), (7, 30, 3)])
-def test_the_steps_name_what_the_reference_says_however_items_are_cut(seed, block_seconds, sliding):
-    trial, log = trial_with_rounds(block_seconds, sliding=sliding, threshold=25, false_names=40), busy_log(seed)
+@pytest.mark.parametrize(
+    ("seed", "block_seconds", "sliding", "shapes"),
+    [(1, 40, 1, ()), (6, 35, 1, (3.5, 2.0, 1.5)), (7, 30, 3, (2.0, 4.0, 3.0))],
+)
+def test_the_steps_name_what_the_reference_says_however_items_are_cut(seed, block_seconds, sliding, shapes):
+    choices = {"sliding": sliding, "threshold": 25, "false_names": 40, "shapes": shapes}
+    trial, log = trial_with_rounds(block_seconds, **choices), busy_log(seed)
     oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
     expected = oracle.names()
     assert len(expected) > 20
@@ -137,7 +141,7 @@ class _AnySize(TrialPlan):
     """A size is stated from a noisy sum of 1 on."""
 
     def terms_of_sizing(self, drawn, windows):
-        return RoundTerms(1, -9, 1)
+        return RoundTerms(1, -9, 1, 25)
 
 
 def test_a_sizing_test_is_drawn_for_whether_anybody_adds_to_the_item_or_not():
@@ -146,7 +150,7 @@ def test_a_sizing_test_is_drawn_for_whether_anybody_adds_to_the_item_or_not():
     trial = _AnySize(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
     named = named_in_blocks(trial, [str(number) for number in range(2000)])
     lone = ItemSums(*np.array([[0], [7], [4000]]), np.array([[1, 2]], dtype=np.uint64), named.table).select(slice(None))
-    namer, drawn = ItemNamer(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
+    namer, drawn = ItemNamer(trial, trial.stream_keys(SECRET), 3), np.full(2000, 2000)
     (sized, none), (with_lone, _) = (namer.size(named, sums, drawn, WINDOWS) for sums in (ItemSums.none(), lone))
     assert len(none) == 0
     assert (sized.at_least_users > 0).sum() == pytest.approx(1000, rel=0.15)

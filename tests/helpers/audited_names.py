@@ -35,5 +35,18 @@ def plan_in_rounds(most_tests: int = 20) -> Plan:
     return modes.plan_in_rounds(**budget, most_contributions=most_tests)
 
 
+@functools.cache
+def plan_with_shapes() -> Plan:
+    """The same, and each round has noise of a shape and a price list of its own."""
+    return Plan.for_contributions(
+        epsilon=2,
+        delta=1e-4,
+        schedule=_SCHEDULE,
+        max_users=100_000,
+        usual_contributions=(1, 20),
+        most_contributions=20,
+    )
+
+
 def mechanism_and_claim(plan: Plan) -> tuple[ContributionsMechanism, ContributionsClaim]:
     return ContributionsMechanism.of_plan(plan), ContributionsClaim.of_plan(plan)

@@ -15,9 +15,9 @@ from tests.helpers.trials import looks_trial
 
 
 @functools.cache
-def short_price_list(most_tests: int = 5, scale: int = 40) -> PriceList:
+def short_price_list(most_tests: int = 5, scale: int = 40, shape: float = 2.5) -> PriceList:
     """Weights of a quarter to once the standard deviation of the noise: it protects nobody, and a few users suffice."""
-    noise = ExponentialPower(2.5, scale)
+    noise = ExponentialPower(shape, scale)
     return make_price_list(Published(noise, 2.0, 15 * scale), 3.0, most_tests)
 
 

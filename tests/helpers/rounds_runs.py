@@ -27,11 +27,12 @@ from dp_transforms.core.stage import Span
 from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, unpack_chunk
 from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.core.tables import WindowItems
+from dp_transforms.plan.calibration import later_tests_of
 from dp_transforms.plan.records import Rounds
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_state
 from tests.helpers.core_runs import START
 from tests.helpers.modes import plan_in_rounds
-from tests.helpers.naming_runs import naming_settings
+from tests.helpers.naming_runs import naming_settings, short_price_list
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trial_plan import TrialPlan
 from tests.reference.log import Event
@@ -69,11 +70,15 @@ def trial_with_rounds(
     threshold: int = 70,
     percents: tuple[int, ...] = (20, 10, 20, 50),
     false_names: float = 0.5,
+    shapes: tuple[float, ...] = (),
 ) -> TrialPlan:
-    """Windows of 10 seconds, and little noise. percents: of a user budget, for each round."""
+    """Windows of 10 seconds, and little noise. percents: of a user budget, for each round. shapes: of the noise of each
+    later round; the first one has 2.5."""
     trial = naming_settings(WINDOWS, most_tests=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
     units = tuple(BUDGET_UNITS * percent // 100 for percent in percents)
-    rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names)
+    later = [later_tests_of(short_price_list(60 + number, 30, shape)) for number, shape in enumerate(shapes)]
+    closer = tuple(dataclasses.replace(tests, spacing=27 + number) for number, tests in enumerate(later)) or None
+    rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names, later=closer)
     return dataclasses.replace(trial, rounds=rounds)
 
 

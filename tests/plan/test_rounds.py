@@ -1,5 +1,6 @@
 """Plans with rounds: their units, thresholds and sizes, and the exact game of two rounds."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.accounting.composition import sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import Published
-from dp_transforms.accounting.price_list import make_price_list, smallest_open_threshold
+from dp_transforms.accounting.price_list import price_list_of_amounts, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.user_budgets import BudgetPacing
-from dp_transforms.plan.calibration import checked_contributions
+from dp_transforms.plan.calibration import checked_contributions, later_tests_of
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import threshold_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
@@ -37,7 +39,55 @@ def test_a_plan_with_rounds_is_read_again_as_it_is():
     assert plan.threshold / plan.paid_contributions.scale == pytest.approx(reference["T"], rel=1e-3)
     days = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=_days(86_400))
     assert days.paid_rounds.block_seconds == 30 * 86_400
-    assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE) == plan
+    assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, use="parts") == plan
+
+
+@pytest.mark.parametrize(
+    ("usual", "shapes"),
+    [((1, 30), (3.0, 3.0, 2.5, 2.0)), ((1, 1000), (3.5, 3.5, 3.5, 3.0, 2.5)), ((100, 1000), (4.0,) * 4)],
+)
+def test_a_replay_has_rounds_with_shapes_of_their_own_by_the_declared_activity(usual, shapes):
+    """Early rounds have many small contributions, the last one few large ones."""
+    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, usual_contributions=usual)
+    assert tuple(prices.noise.shape for prices in plan.prices_of_rounds)[: len(shapes)] == shapes
+    assert plan.paid_rounds.later[0] == later_tests_of(plan.prices_of_rounds[1])
+    paid = zip(plan.prices_of_rounds, plan.paid_rounds.units, strict=True)
+    assert 25_000 < sum(units // prices.units[0] for prices, units in paid) <= 30_000
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.threshold == smallest_open_threshold(
+        plan.prices_of_rounds[0], plan.delta_open, open_units=plan.paid_rounds.units[0]
+    )
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_later_round_that_charges_too_little_is_refused(number):
+    """Its own noise and prices are checked, not those of the first round."""
+    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    rounds, tests = plan.paid_rounds, plan.paid_rounds.later[number]
+    for wrong in (
+        {"units": (*tests.units[:-1], math.floor(tests.units[-1] * 0.99))},
+        {"shape": tests.shape + 0.1},
+        {"weights": (*tests.weights[:-1], tests.weights[-1] + 99)},
+    ):
+        later = (*rounds.later[:number], dataclasses.replace(tests, **wrong), *rounds.later[number + 1 :])
+        with pytest.raises(ValueError, match="costs more than its"):
+            dataclasses.replace(plan, rounds=dataclasses.replace(rounds, later=later))
+    with pytest.raises(ValueError, match="later must be the tests of 4 rounds, got 3"):
+        dataclasses.replace(rounds, later=rounds.later[1:])
+
+
+def test_the_share_of_sampling_pays_for_the_draws_of_each_round_by_its_own_noise():
+    """Tails of a smaller shape are longer, and the last round has most tests: the noise of the first would ask less."""
+    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    paid = [
+        units // prices.units[0] * prices.noise.sampling_total_variation
+        for prices, units in zip(plan.prices_of_rounds, plan.paid_rounds.units, strict=True)
+    ]
+    needed = sampling_delta(2, sum(paid), SCHEDULE.horizon, 0)
+    for share in (needed, needed * 0.999):
+        shares = dataclasses.replace(plan.shares, sampling=share)
+        with contextlib.nullcontext() if share == needed else pytest.raises(ValueError, match="share sampling must be"):
+            dataclasses.replace(plan, shares=shares)
 
 
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
@@ -58,15 +108,16 @@ def test_the_numbers_of_the_reference(row):
     """Weights, and thresholds for a tenth of a purse and for so many pairs."""
     terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
     amounts = [BUDGET_UNITS // 10, BUDGET_UNITS // 100, BUDGET_UNITS // 1000, 0]
-    prices = make_price_list(Published(noise, terms["order"], 20 * noise.scale // 2), terms["purse"], 30_000, amounts)
+    prices = price_list_of_amounts(
+        Published(noise, terms["order"], 20 * noise.scale // 2), terms["purse"], 30_000, amounts
+    )
     assert prices.weights[0] / noise.scale == pytest.approx(row["least_weight"], rel=0.02)  # whole numbers, some 30
-    assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
+    assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=2e-3)
     found = smallest_open_threshold(prices, row["delta_open"], open_units=BUDGET_UNITS // 10)
     assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
-    paid = dataclasses.replace(calibrated().paid_contributions, shape=row["p"])
     rounds = dataclasses.replace(calibrated().paid_rounds, false_names=0.5)
     for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
-        assert threshold_of_round(paid, rounds, int(drawn)) / paid.scale == pytest.approx(threshold, rel=1e-3)
+        assert threshold_of_round(noise, rounds, int(drawn)) / noise.scale == pytest.approx(threshold, rel=1e-3)
 
 
 def test_a_purse_that_is_spent_twice_is_refused():
@@ -76,7 +127,7 @@ def test_a_purse_that_is_spent_twice_is_refused():
     with pytest.raises(ValueError, match="the rounds must cost at most a user budget together"):
         dataclasses.replace(plan.paid_rounds, units=tuple(units))
     small = (plan.paid_contributions.units[0] - 1, *units[2:])
-    with pytest.raises(ValueError, match="each round must pay for a test"):
+    with pytest.raises(ValueError, match="round 0 must pay for a test"):
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, units=small))
     with pytest.raises(ValueError, match="block_seconds must be at least 3600"):
         dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
@@ -177,7 +228,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
         terms = plan.terms_of_round(number, 10**6, SCHEDULE.horizon)
-        weight = int(plan.paid_contributions.listed.largest(np.array([units // looks]))[0][0])
+        weight = int(plan.paid_contributions.prices.listed.largest(np.array([units // looks]))[0][0])
         named = tail(terms.threshold - users * weight)
         found += is_left * named
         is_left *= (1 if terms.least is None else tail(terms.least - users * weight)) - named

@@ -5,6 +5,7 @@ Blocks, budgets, who is drawn for, thresholds, levels and sizes are its own (doc
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +25,8 @@ class RoundsOracle:
 
     def __init__(self, log: Iterable[Event] | Held, settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings, self._keys, self._rounds = settings, keys, settings.rounds
-        self._law = Tails(settings.contributions.noise.upper_tail_integers())
+        self._in_round = [_with_prices_of(settings, number) for number in range(len(settings.rounds.units))]
+        self._laws = [Tails(of_round.contributions.noise.upper_tail_integers()) for of_round in self._in_round]
         self._likely_in_blocks = functools.cache(self._likely_in_blocks)  # type: ignore[method-assign]
         self._held: dict[str, set[Place]] = {}
         for window, users in items_by_window_and_user(log, settings).items():
@@ -73,7 +75,7 @@ class RoundsOracle:
             for user, places in self._held.items()
         }
         weights = self._weights(0, held, set())
-        noisy = self._noisy(weights, self._keys.block_uniforms())
+        noisy = self._noisy(0, weights, self._keys.block_uniforms())
         named = self._named(0, weights, noisy, self._settings.threshold, self._likely_in_blocks())
         self.blocks += named
         return {(entry.window, entry.item) for entry in named}
@@ -87,25 +89,25 @@ class RoundsOracle:
         drawn = candidates | again
         weights = self._weights(number, {user: places & drawn for user, places in self._held.items()}, again)
         added = {place: weights.get(place, {}) for place in drawn}
-        noisy = self._noisy(added, self._keys.round_uniforms(number))
-        threshold, likely = self._threshold(len(candidates)), self._likely(len(candidates))
+        noisy = self._noisy(number, added, self._keys.round_uniforms(number))
+        threshold, likely = self._threshold(number, len(candidates)), self._likely(number, len(candidates))
         new = {place: added[place] for place in candidates}
         named = self._named(number, new, noisy, threshold, likely)
         if number == self._last:
             return named, [self._sized(entry, noisy, len(found)) for entry in found], set()
         is_before_last = number == self._last - 1 and 5 * self._rounds.units[number] >= self._rounds.units[-1]
-        least = threshold - self._settings.contributions.spacing
+        least = threshold - self._in_round[number].contributions.spacing
         left_out = {place for place in candidates if is_before_last and noisy[place] < least}
         self.left_out += sum(bool(added[place]) for place in left_out)
         return named, found, left_out
 
     def _sized(self, entry: Named, noisy: dict[Place, int], drawn: int) -> Named:
         """By a sizing test, if that shows more."""
-        likely, largest = self._likely(drawn), self._largest(self._rounds.units[-1] // 64)
+        likely, largest = self._likely(self._last, drawn), self._largest(self._last, self._rounds.units[-1] // 64)
         of_entry, threshold = noisy[entry.window, entry.item], likely + 4 * largest + 1
         if of_entry < threshold:
             return entry
-        level, users = self._stated(largest, of_entry, threshold, likely)
+        level, users = self._stated(self._last, largest, of_entry, threshold, likely)
         self.shown_more += users > entry.at_least_users
         return entry._replace(level=max(level, entry.level), at_least_users=max(users, entry.at_least_users))
 
@@ -113,20 +115,21 @@ class RoundsOracle:
         found = []
         for place, of_users in added.items():
             if noisy[place] >= threshold:
-                largest = self._largest(self._rounds.units[number])
-                level, users = self._stated(largest, noisy[place], threshold, likely)
+                largest = self._largest(number, self._rounds.units[number])
+                level, users = self._stated(number, largest, noisy[place], threshold, likely)
                 found.append(Named(*place, level, users, False, not of_users))
         return found
 
-    def _stated(self, largest: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
-        spacing, of_all = self._settings.contributions.spacing, max(map(self._largest, self._rounds.units[1:]))
+    def _stated(self, number: int, largest: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
+        spacing, of_last = (self._in_round[each].contributions.spacing for each in (number, self._last))
+        of_all = max(self._largest(each, self._rounds.units[each]) for each in range(1, self._last + 1))
         boundary = max(range(threshold, noisy + 1, spacing))
-        level = max(1, 1 + (boundary * of_all // largest - threshold) // spacing)
+        level = max(1, 1 + (boundary * of_all // largest - threshold) // of_last)
         return level, users_of(boundary, likely, largest)
 
     def _weights(self, number: int, held: dict[str, set[Place]], again: set[Place]) -> Weights:
         """Each user spends on what it holds, all at once. again: what is tested for its size."""
-        settings, windows = self._settings, self._windows
+        settings, windows = self._in_round[number], self._windows
         found: Weights = {}
         for user, places in held.items():
             if not places:
@@ -144,9 +147,9 @@ class RoundsOracle:
                     found.setdefault(place, {})[user] = weight
         return found
 
-    def _noisy(self, added: Weights, uniforms: ItemUniforms) -> dict[Place, int]:
+    def _noisy(self, number: int, added: Weights, uniforms: ItemUniforms) -> dict[Place, int]:
         return {
-            place: sum(of_users.values()) + self._law.invert(self._draws.uniform(uniforms, *place, of_users))
+            place: sum(of_users.values()) + self._laws[number].invert(self._draws.uniform(uniforms, *place, of_users))
             for place, of_users in added.items()
         }
 
@@ -158,30 +161,38 @@ class RoundsOracle:
         """As if in all windows of the run as many were drawn for as in those of this part."""
         return max(1, math.ceil(Fraction(drawn * self._settings.schedule.horizon, len(self._windows))))
 
-    def _likely(self, drawn: int) -> int:
+    def _likely(self, number: int, drawn: int) -> int:
         """The noise that is likely, where all of so many are drawn for."""
         error = self._size_error() / self._in_run(drawn)
-        return _smallest(lambda z: self._law.tail(z) <= error * ONE) - 1
+        return _smallest(lambda z: self._laws[number].tail(z) <= error * ONE) - 1
 
-    def _threshold(self, drawn: int) -> int:
+    def _threshold(self, number: int, drawn: int) -> int:
         error = min(Fraction(1, 100), Fraction(self._rounds.false_names) / self._in_run(drawn))
-        return _smallest(lambda threshold: self._law.tail(threshold) <= error * ONE)
+        return _smallest(lambda threshold: self._laws[number].tail(threshold) <= error * ONE)
 
     def _likely_in_blocks(self) -> int:
         """Nobody knows how many items are held, so tests pay for wrong sizes: of users who add the same weight."""
         units, most = self._rounds.units[0], self._size_error()
-        largest = self._largest(units)
+        largest = self._largest(0, units)
         payable = [(weight, Fraction(units, price)) for weight, price in prices_of(self._settings) if weight <= largest]
 
         def is_enough(z: int) -> bool:
-            wrong = max(paid * self._law.tail(z + 1 + 4 * (largest - weight)) for weight, paid in payable)
+            wrong = max(paid * self._laws[0].tail(z + 1 + 4 * (largest - weight)) for weight, paid in payable)
             return self._settings.max_users * wrong <= most * ONE
 
         return _smallest(is_enough)
 
-    def _largest(self, units: int) -> int:
-        listed = prices_of(self._settings)
+    def _largest(self, number: int, units: int) -> int:
+        listed = prices_of(self._in_round[number])
         return max(weight for weight, price in listed if price <= max(units, listed[0][1]))
+
+
+def _with_prices_of(settings: TrialPlan, number: int) -> TrialPlan:
+    """As if this round were the only one."""
+    if not number or settings.rounds.later is None:
+        return settings
+    tests = vars(settings.rounds.later[number - 1])
+    return dataclasses.replace(settings, contributions=dataclasses.replace(settings.contributions, **tests))
 
 
 def _smallest(is_enough: Callable[[int], bool]) -> int:

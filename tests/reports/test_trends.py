@@ -57,7 +57,9 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise():
     counts = TrendRule.of(json.loads(COUNTS.to_json())).least_change
     assert 6 * COUNTS.charged_hits.noise.scale <= counts < 6 * COUNTS.charged_hits.noise.scale + 1
     in_rounds = plan_in_rounds()
-    (smallest,), _ = in_rounds.paid_contributions.listed.largest(np.array([in_rounds.paid_rounds.units[-1] // 64]))
+    (smallest,), _ = in_rounds.paid_contributions.prices.listed.largest(
+        np.array([in_rounds.paid_rounds.units[-1] // 64])
+    )
     assert smallest < min(in_rounds.largest_in_rounds), "a second look has the least noise that a size allows for"
     found = TrendRule.of(json.loads(in_rounds.to_json())).least_change
     assert (found - 1) * smallest < 1.5 * in_rounds.paid_contributions.spacing <= found * smallest
