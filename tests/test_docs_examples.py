@@ -211,7 +211,7 @@ def test_the_fields_of_the_formats_are_all_there():
 
 
 def test_the_sql_says_what_the_report_says(tmp_path):
-    """Of items that were heavy in windows 0, 1, 3 and 4: those with most windows, and those that are new in one."""
+    """Of items that were heavy in windows 0, 1, 3 and 4: those with most windows."""
     items = {0: ["a", "b"], 1: ["a", "c"], 3: ["a", "c", "d'; --"], 4: ["c"]}
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
     reports = [
@@ -226,7 +226,5 @@ def test_the_sql_says_what_the_report_says(tmp_path):
     write_report_file(tmp_path / "report.avro", ReportHeader.of_plan(plan, "run", "events"), reports)
     assert shh("show", "report.avro", "--output", "items.parquet", cwd=tmp_path).returncode == 0
     text = (ROOT / "docs" / "other_languages.md").read_text().replace("'items.parquet'", f"'{tmp_path}/items.parquet'")
-    most, new = (duckdb.sql(query).fetchall() for query in re.findall(r"```sql\n(.*?)```", text, re.DOTALL))
-    assert most == [("a", 3, 35), ("c", 3, 45), ("b", 1, 5), ("d'; --", 1, 35)]
-    first = [(1, "c"), (3, "a"), (3, "c"), (3, "d'; --")]
-    assert [(start.hour, item) for start, item in new] == first
+    (query,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    assert duckdb.sql(query).fetchall() == [("a", 3, 35), ("c", 3, 45), ("b", 1, 5), ("d'; --", 1, 35)]
