@@ -129,7 +129,8 @@ def test_nights_make_one_run(nights):
         header, reports = nights.report(f"{end}.jsonl")
         assert header.run_id == StateFile(nights.folder / "run.state").header.run_id
         named += [(each.window_start // MICROS_PER_SECOND - START, hit.item) for each in reports for hit in each[3]]
-    assert [(DAY * number, f"top-{number}") for number in range(days)] == [each for each in named if "top" in each[1]]
+    held = [(at, item) for at, item in named if item == f"top-{at // DAY}"]  # noise alone may name a followed one
+    assert held == [(DAY * number, f"top-{number}") for number in range(days)]
     assert [(part.first_window, part.end_window) for part in nights.parts] == [(0, 1), (1, 3), (3, 4), (4, 5)]
     assert not [path for path in nights.folder.iterdir() if path.name.endswith((".partial", ".drawn"))]
     assert "All windows of the plan are published" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
