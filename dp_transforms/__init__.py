@@ -21,10 +21,10 @@ Public names, loaded when first used:
   its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder`, under a
   `ReportHeader`.
 - `HeavyHitterRows`: the same declared by plain values, rows in and rows out: for Beam YAML and Java.
-- `replay`: a table of events in, a `Report` out, by one call that needs to know nothing of Beam. `read_report`: a
-  report file as a `Report`, which any library that takes Arrow reads as a table.
-- `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
-- `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
+- `replay`: a table of events in, a report out, by one call that needs to know nothing of Beam. `read_report`: a
+  report file as the same, which any library that takes Arrow reads as a table.
+- `WindowReport`: what is released of one window.
+- `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`: the files of a log as batches.
 
 Map of the package. Each folder imports only those above it, and each says in its docstring what is in it; checks,
 errors and lean_imports are for all of them.
@@ -63,31 +63,27 @@ if TYPE_CHECKING:
     from dp_transforms.beam.write_reports import WriteReportStream
     from dp_transforms.core.event_batch import EventBatch
     from dp_transforms.core.public_items import PublicItems
-    from dp_transforms.core.window_report import HeavyHitter, WindowReport
+    from dp_transforms.core.window_report import WindowReport
     from dp_transforms.local.replay_table import replay
-    from dp_transforms.logs import EventFields, find_log_chunks
-    from dp_transforms.logs.rejected_events import RejectedEvents
+    from dp_transforms.logs import EventFields
     from dp_transforms.logs.streams.kafka_topic import KafkaTopic
     from dp_transforms.logs.streams.log_folder import LogFolder
     from dp_transforms.logs.streams.partition_progress import StreamClock
     from dp_transforms.plan.plan import Plan
     from dp_transforms.plan.window_schedule import WindowSchedule
-    from dp_transforms.reports import Report, ReportHeader, read_report
+    from dp_transforms.reports import ReportHeader, read_report
     from dp_transforms.reports.report_folder import ReportFolder
 
 _HOME = {
     "EventBatch": "core.event_batch",
     "EventFields": "logs",
-    "HeavyHitter": "core.window_report",
     "HeavyHitterRows": "beam.release_rows",
     "KafkaTopic": "logs.streams.kafka_topic",
     "LogFolder": "logs.streams.log_folder",
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
-    "RejectedEvents": "logs.rejected_events",
     "Plan": "plan.plan",
     "PublicItems": "core.public_items",
-    "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
@@ -96,7 +92,6 @@ _HOME = {
     "WindowReport": "core.window_report",
     "WindowSchedule": "plan.window_schedule",
     "WriteReportStream": "beam.write_reports",
-    "find_log_chunks": "logs",
     "read_report": "reports",
     "replay": "local.replay_table",
 }
@@ -104,7 +99,6 @@ _HOME = {
 __all__ = [
     "EventBatch",
     "EventFields",
-    "HeavyHitter",
     "HeavyHitterRows",
     "KafkaTopic",
     "LogFolder",
@@ -112,8 +106,6 @@ __all__ = [
     "Plan",
     "PublicItems",
     "ReadEvents",
-    "RejectedEvents",
-    "Report",
     "ReportFolder",
     "ReportHeader",
     "ShiftingHeavyHitters",
@@ -122,7 +114,6 @@ __all__ = [
     "WindowReport",
     "WindowSchedule",
     "WriteReportStream",
-    "find_log_chunks",
     "read_report",
     "replay",
 ]

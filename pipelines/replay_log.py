@@ -21,7 +21,6 @@ import sys
 import apache_beam as beam
 import click
 
-from dp_transforms import find_log_chunks
 from dp_transforms.beam.jobs import build_replay, run_to_end
 from dp_transforms.beam.replay_job import ReplayJob
 from dp_transforms.beam.runner_options import is_dry, is_on_dataflow, is_sent, job_name, runner_options
@@ -32,6 +31,7 @@ from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.replay import PROGRAM, WORKERS_FILES, check_files, make_absolute
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
+from dp_transforms.logs import find_log_chunks
 from dp_transforms.stores.remote_files import is_remote
 
 

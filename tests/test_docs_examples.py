@@ -21,8 +21,9 @@ import click
 import duckdb
 import pytest
 
-from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
+from dp_transforms import Plan, WindowReport, WindowSchedule
 from dp_transforms.beam.runner_options import split_words
+from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from tests.helpers.commands import commands

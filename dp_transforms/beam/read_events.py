@@ -22,7 +22,7 @@ from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.workers import operator_counter
 from dp_transforms.core.event_batch import ID_RULE, EventBatch
 from dp_transforms.core.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
-from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
+from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, find_log_chunks, read_joined, spread_chunks
 from dp_transforms.logs.event_ids import BadIdError, fault_reason, id_of_value, label_getter
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -36,14 +36,16 @@ REJECTED = "rejected"  # tag of the second output of whatever reads
 
 
 class ReadEvents(beam.PTransform):
-    """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
+    """Reads a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
-    chunks: from `logs.find_log_chunks`, which has checked that the files exist and have the fields.
+    log: a file, a folder or a glob, or what `logs.find_log_chunks` has found of several. Files that are not there, or
+    that lack a field, are refused at once.
     workers: so many read at once: large chunks are cut and small ones joined for them. None: each chunk by itself.
     """
 
-    def __init__(self, chunks: Sequence[LogChunk], fields: EventFields, *, workers: int | None = None) -> None:
+    def __init__(self, log: str | Sequence[LogChunk], fields: EventFields, *, workers: int | None = None) -> None:
         super().__init__()
+        chunks = find_log_chunks([log], fields) if isinstance(log, str) else log
         if workers is None:
             self._joined = [JoinedChunks((chunk,)) for chunk in chunks]
         else:

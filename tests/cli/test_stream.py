@@ -21,7 +21,6 @@ from dp_transforms import (
     ReportHeader,
     ShiftingHeavyHitters,
     WindowSchedule,
-    find_log_chunks,
 )
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.cli.stream import stop_file_of
@@ -122,7 +121,7 @@ def replay(output):
     plan = Plan.for_hits(epsilon=8, delta=1e-6, counts=True, schedule=schedule)
     header = ReportHeader.of_plan(plan, run_id="run-1", stream="events")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        batches, _ = pipeline | ReadEvents(find_log_chunks(["logs"], fields), fields)
+        batches, _ = pipeline | ReadEvents("logs", fields)
         heavy = batches | ShiftingHeavyHitters(plan, noise_key="noise.key", run_id="run-1", stream="events")
         _ = heavy.reports | WriteReports(output, header)
 

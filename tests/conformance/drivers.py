@@ -19,8 +19,8 @@ from dp_transforms import (
     ShiftingHeavyHitters,
     StreamClock,
     WindowReport,
-    find_log_chunks,
 )
+from dp_transforms.logs import find_log_chunks
 from dp_transforms.reports.report_records import RunEnded
 from tests.conformance.cuts import SPAN, Arrival, Cut, arrivals_of, events_of, pieces_of
 from tests.helpers import memory_stream

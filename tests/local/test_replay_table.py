@@ -15,8 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import RejectedEvents, WindowSchedule, read_report, replay
-from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
+from dp_transforms import WindowSchedule, read_report, replay
+from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import drawn_as, key_file

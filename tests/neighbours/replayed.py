@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dp_transforms import EventBatch, EventFields, find_log_chunks
+from dp_transforms import EventBatch, EventFields
 from dp_transforms.core.pack_contributions import contributions_of_events
-from dp_transforms.logs import EventFileError, read_joined, spread_chunks
+from dp_transforms.logs import EventFileError, find_log_chunks, read_joined, spread_chunks
 from tests.helpers.small_runs import SECRET, settings_of
 from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_added
 

@@ -247,6 +247,8 @@ def test_all_parts_together_have_the_false_names_of_one_run():
         assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
         assert night.likely_noise > whole.likely_noise
         assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
+        sizing = plan.terms_of_sizing(drawn, 24)
+        assert sizing == plan.terms_of_sizing(16 * drawn, horizon) != plan.terms_of_sizing(drawn, horizon)
 
 
 def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():

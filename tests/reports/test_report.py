@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from dp_transforms import HeavyHitter, Plan, Report, WindowReport, WindowSchedule, read_report
-from dp_transforms.reports import ReportFileError, ReportHeader
+from dp_transforms import Plan, WindowReport, WindowSchedule, read_report
+from dp_transforms.core.window_report import HeavyHitter
+from dp_transforms.reports import Report, ReportFileError, ReportHeader
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
 PLAN = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms import HeavyHitter, WindowReport, WindowSchedule
-from dp_transforms.core.window_report import ABOVE, BETWEEN
+from dp_transforms import WindowReport, WindowSchedule
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.reports.trends import TrendRule, trends
 from tests.helpers.audited_names import plan_in_rounds
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN
