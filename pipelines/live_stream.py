@@ -45,7 +45,7 @@ def command(options: Options) -> None:
         make_absolute(options)
         plan, noise_key = read_plan(options.plan_file), noise_key_of(options)
         job = stream_job(options, plan, noise_key, run_id, options.stop_file, options.partitions)
-        if options.run_id is None and not is_dry(runner) and (held := job.sink.before()[0]) is not None:
+        if options.run_id is None and not is_dry(runner) and (held := job.sink.read()[0]) is not None:
             raise UserError(f"--output holds run {held.run_id!r}. Name a new or an empty folder.")
         check_source(job)
         pipeline = beam.Pipeline(options=runner)

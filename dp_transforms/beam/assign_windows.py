@@ -19,7 +19,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, TimestampedValue, WindowFn
-from apache_beam.utils.timestamp import MIN_TIMESTAMP, Duration, Timestamp
+from apache_beam.utils.timestamp import Duration, Timestamp
 
 from dp_transforms.beam.workers import KeyedDoFn, add_counts, operator_counter
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_OUTSIDE_RANGE, LATE_BATCHES
@@ -80,8 +80,7 @@ class _PackDoFn(KeyedDoFn):
             yield (key, *cell), blob
         add_counts(counts)
         self._has_inside |= counts[EVENTS_OUTSIDE_RANGE] < len(batch)
-        if not self._has_inside:  # elements without a timestamp have a warning of their own
-            self._has_outside |= bool((batch.time_micros != MIN_TIMESTAMP.micros).any())
+        self._has_outside |= counts[EVENTS_OUTSIDE_RANGE] > 0
 
     def finish_bundle(self) -> None:
         if self._has_inside or not self._has_outside or self._has_warned:
@@ -90,37 +89,22 @@ class _PackDoFn(KeyedDoFn):
         schedule = self._run.plan.schedule
         _LOG.warning(
             "None of the events that this worker has seen so far lies in the range of the plan, %s .. %s; such events"
-            " are skipped. Check the range, and the unit of the times. How many: the counter %s.",
+            " are skipped. Check the range, and that elements have timestamps, or times in this unit. How many: the"
+            " counter %s.",
             format_utc(schedule.window_start_micros(0)),
             format_utc(schedule.window_end_micros(schedule.horizon - 1)),
             EVENTS_OUTSIDE_RANGE,
         )
 
 
-def check_windowing(elements: beam.PCollection, schedule: WindowSchedule) -> None:
-    """Raises ValueError unless elements are in the GlobalWindow, or in the windows of the plan."""
-    if not isinstance(elements.windowing.windowfn, GlobalWindows):
-        check_window(elements.windowing.windowfn, schedule)
-
-
-def check_window(window: WindowFn, schedule: WindowSchedule) -> None:
-    """Raises ValueError unless the Beam windows are those of the schedule."""
-    if isinstance(window, SlidingWindows):
-        size, slide = window.size.micros, window.period.micros
-    elif isinstance(window, FixedWindows):
-        size = slide = window.size.micros
-    else:
+def check_windows(windows: WindowFn, schedule: WindowSchedule) -> None:
+    """Raises ValueError unless these are those of the plan, or the GlobalWindow."""
+    size, slide, start = schedule.window_seconds, schedule.slide_seconds, schedule.start_seconds
+    wanted = FixedWindows(size, start) if size == slide else SlidingWindows(size, slide, start)
+    if not isinstance(windows, GlobalWindows) and windows != wanted:
         raise ValueError(
-            f"windows must be FixedWindows or SlidingWindows, got {type(window).__name__}."
-            " Apply the transform to globally windowed input."
-        )
-    declared = (schedule.window_seconds * MICROS_PER_SECOND, schedule.slide_seconds * MICROS_PER_SECOND)
-    aligned = (schedule.start_seconds * MICROS_PER_SECOND - window.offset.micros) % slide == 0
-    if (size, slide) != declared or not aligned:
-        raise ValueError(
-            f"the windows ({size / MICROS_PER_SECOND:g} s every {slide / MICROS_PER_SECOND:g} s, offset"
-            f" {window.offset.micros / MICROS_PER_SECOND:g} s) are not those of the plan ({schedule.window_seconds} s"
-            f" every {schedule.slide_seconds} s, aligned to its start). Make the plan for these windows, or give none."
+            f"the {type(windows).__name__} of the input are not those of the plan ({size} s every {slide} s, aligned to"
+            " its start). Make the plan for these windows, or give the input none."
         )
 
 

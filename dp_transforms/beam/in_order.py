@@ -27,7 +27,7 @@ from dp_transforms.beam.turns import PENDING, PENDING_FAR, PENDING_SOON, PROGRES
 from dp_transforms.beam.workers import add_counts, operator_counter, operator_gauge
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.core.named_items import NamedItems
-from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
+from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import (
     Message,
@@ -185,7 +185,6 @@ class ReportInOrderDoFn(InOrderDoFn):
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
         self._run, self._noise_key, self._shards, self._senders = run, noise_key, 1, senders
         self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
-        self._answered = operator_gauge(WINDOWS_ANSWERED)
         self._monitor: HeavyHitterMonitor | None = None
 
     def setup(self) -> None:
@@ -204,6 +203,5 @@ class ReportInOrderDoFn(InOrderDoFn):
             now.reports += 1
             yield TimestampedValue[WindowReport](report, max_timestamp(plan.schedule, window))
         self._closed.inc(span.end - span.first)
-        self._answered.set(span.end)
         if span.end == plan.schedule.horizon:
             yield beam.pvalue.TaggedOutput(ENDED, RunEnded(stream, span.end, now.reports))

@@ -177,18 +177,17 @@ def watch_to_end(pipeline: beam.Pipeline, job: StreamJob, *, pause_seconds: floa
     themselves, and the end may come before the last reports. Raises what it fails with, and StreamError where its
     output cannot be read for two minutes: it would go on unwatched. The job is cancelled then."""
     running, reports = RunningPipeline(pipeline), job.sink.follow(job.run_id)
-    seen, read_at = 0, time.monotonic()
+    read_at = time.monotonic()
     try:
         while not running.is_over:
             try:
-                news = reports.read_new()
+                _, _, ended = reports.read_new()
             except StreamError:
                 if time.monotonic() - read_at >= _PATIENCE_SECONDS:
                     raise
             else:
                 read_at = time.monotonic()
-                seen = len(news.reports) + (0 if news.is_new else seen)
-                if news.ended is not None and seen >= news.ended.reports:
+                if ended is not None and len(reports.known) >= ended.reports:
                     break
             time.sleep(pause_seconds)
         running.raise_error()

@@ -187,10 +187,7 @@ class _PollDoFn(KeyedDoFn):
     def _outputs(self, step: Step, name: str, progress: PartitionProgress) -> Iterator[object]:
         """What a step of this partition sends. What is for the operator is counted."""
         add_counts(step.counts)
-        if step.partitions_unread is not None:
-            operator_gauge(names.PARTITIONS_UNREAD).set(step.partitions_unread)
         number = list(self._polling.partitions).index(name)
-        operator_gauge(of_partition(names.WINDOWS_SENT, number)).set(progress.next_window)
         if progress.is_over or abs(progress.clock_micros) < 2**61:
             lag_micros = 0 if progress.is_over else now_micros() - progress.clock_micros
             operator_gauge(of_partition(names.CLOCK_LAG_SECONDS, number)).set(lag_micros // MICROS_PER_SECOND)
@@ -229,7 +226,6 @@ class PollInTimersDoFn(_PollDoFn):
     def setup(self) -> None:
         super().setup()
         self._stored: dict[str, bytes] = {}
-        self._state_bytes = operator_gauge(names.PARTITION_STATE_BYTES)
 
     def process(
         self,
@@ -268,7 +264,6 @@ class PollInTimersDoFn(_PollDoFn):
         stored = self._stored[name] = now.to_bytes()
         if stored != before:
             progress.write(stored)
-        self._state_bytes.set(len(stored))
         yield from self._outputs(step, name, now)
         if not now.is_over:
             poll.set(Timestamp.now() + Duration(seconds=self._poller.seconds_to_wait(step)))

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
-from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
-from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.workers import operator_counter
 from dp_transforms.core.event_batch import ID_RULE, EventBatch
-from dp_transforms.core.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
+from dp_transforms.core.operator_counts import EVENTS_REJECTED
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, find_log_chunks, read_joined, spread_chunks
 from dp_transforms.logs.event_ids import BadIdError, fault_reason, id_of_value, label_getter
 from dp_transforms.logs.log_chunk import TIME_UNITS
@@ -29,9 +26,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.times import TimeColumn, parse_values
 
 Getter = Callable[[Any], Any]
-_LOG = logging.getLogger(__name__)
 _MAX_BATCH = 100_000
-_NUMBERS = {int, float, np.int64, np.int32, np.int16, np.int8, np.float64, np.float32}
 REJECTED = "rejected"  # tag of the second output of whatever reads
 
 
@@ -88,8 +83,8 @@ class CollectEvents(beam.PTransform):
     """Elements with event times -> ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
     user, item, time, time_unit: as in `ShiftingHeavyHitters`. Elements for which user or item is not an id by the rule
-    of `event_ids`, or whose time `times.parse_values` cannot read, are rejected; no other element is lost. What the
-    type of the elements can say is checked when the pipeline is built: raises ValueError.
+    of `event_ids`, or whose time `times.parse_values` cannot read, are rejected; no other element is lost. Raises
+    ValueError for a name that is no field of elements with a schema.
     """
 
     def __init__(
@@ -129,26 +124,17 @@ class CollectEvents(beam.PTransform):
         return _batches_and_rejected(everywhere | "CollectBatches" >> collect.with_outputs(REJECTED, main="batches"))
 
     def _check_fields(self, element_type: Any) -> None:
-        """Raises ValueError where elements of this type cannot have these fields, or have numbers for times without a
-        unit."""
-        names, time = _names_of(element_type), self._time
-        if names is not None:
-            for flag, field in self._fields:
-                if isinstance(field, str) and field not in names:
-                    raise ValueError(
-                        f"{flag}={field!r} is not a field of the input, which has {', '.join(names)}."
-                        " Name one of them, or give a function."
-                    )
-            if isinstance(time, str) and self._time_unit is None and {names[time], *get_args(names[time])} & _NUMBERS:
-                raise ValueError(f"the field {time!r} has numbers: give time_unit, one of s, ms, us.")
+        """Raises ValueError for a name that is no field of elements with a schema."""
+        row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
+        if not isinstance(row_type, RowTypeConstraint):
             return
-        by_name = [flag for flag, field in self._fields if isinstance(field, str)]
-        if by_name and not (_may_have_any_field(element_type) or (_is_pair(element_type) and "time" not in by_name)):
-            raise ValueError(
-                f"the input has no schema, its elements are {element_type!r}: give functions for {', '.join(by_name)}."
-                " Without functions it must be rows, dicts, pairs (user, item), which have no time, or EventBatch;"
-                " declare the type of pairs with .with_output_types(tuple[str, str])."
-            )
+        names = [name for name, _ in named_fields_from_element_type(row_type)]
+        for flag, field in self._fields:
+            if isinstance(field, str) and field not in names:
+                raise ValueError(
+                    f"{flag}={field!r} is not a field of the input, which has {', '.join(names)}."
+                    " Name one of them, or give a function."
+                )
 
 
 def _nothing(batch: EventBatch) -> tuple[RejectedEvents, ...]:
@@ -176,26 +162,6 @@ def getter_of(field: str | Getter, position: int) -> Getter:
     return get
 
 
-def _names_of(element_type: Any) -> dict[str, Any] | None:
-    """Names and types of the fields of elements with a schema; None for others."""
-    row_type = RowTypeConstraint.from_user_type(element_type) if isinstance(element_type, type) else element_type
-    return dict(named_fields_from_element_type(row_type)) if isinstance(row_type, RowTypeConstraint) else None
-
-
-def _may_have_any_field(element_type: Any) -> bool:
-    """Of anything, of dicts and other mappings, and of a Union with one of them no type says which fields they have."""
-    constraint = typehints.normalize(element_type)
-    if isinstance(constraint, typehints.UnionConstraint):
-        return any(map(_may_have_any_field, constraint.union_types))
-    mappings = typehints.DictConstraint, typehints.MappingTypeConstraint
-    return element_type in (Any, typehints.Any, object) or isinstance(constraint, mappings)
-
-
-def _is_pair(element_type: Any) -> bool:
-    constraint = typehints.normalize(element_type)
-    return isinstance(constraint, typehints.TupleHint.TupleConstraint) and len(constraint.tuple_types) == 2
-
-
 @beam.ptransform_fn
 def collect_events_of_keys(elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
     """``(key, (user, item))`` or ``(key, EventBatch)`` -> ``(batches, rejected)``: PCollections of
@@ -209,11 +175,8 @@ def collect_events_of_keys(elements: beam.PCollection) -> tuple[beam.PCollection
 class CollectEventsDoFn(beam.DoFn):
     """Buffers the elements of a bundle."""
 
-    TRANSFORM, REMEDY = "ShiftingHeavyHitters", ", or name the field with their time: time='...'"  # for who is warned
-
     def __init__(self, user: Getter, item: Getter, time: Getter | None = None, time_unit: str | None = None) -> None:
         self._user, self._item, self._time, self._time_unit = user, item, time, time_unit
-        self._has_warned = False
 
     def start_bundle(self) -> None:
         self._buffers: dict[str, _Buffer] = {}
@@ -272,24 +235,8 @@ class CollectEventsDoFn(beam.DoFn):
         if not is_read.any():
             return
         kept, micros = pa.array(is_read), read.micros[is_read]
-        self._count_without_time(micros)
         user, item = (pa.array(ids, pa.string()).filter(kept).dictionary_encode() for ids in (users, items))
         yield EventBatch(user, item, micros), Timestamp(micros=int(micros.min()))
-
-    def _count_without_time(self, micros: npt.NDArray[np.int64]) -> None:
-        count = int((micros == MIN_TIMESTAMP.micros).sum())
-        if not count:
-            return
-        operator_counter(EVENTS_WITHOUT_TIME).inc(count)
-        if not self._has_warned:
-            self._has_warned = True
-            _LOG.warning(
-                "%s: elements have no timestamp, so they lie in no window and are skipped. Give them one"
-                " (beam.window.TimestampedValue)%s. How many: the counter %s.",
-                self.TRANSFORM,
-                self.REMEDY,
-                EVENTS_WITHOUT_TIME,
-            )
 
 
 class _Buffer:
@@ -305,8 +252,6 @@ class _Buffer:
 
 
 class _CollectEventsOfKeysDoFn(CollectEventsDoFn):
-    TRANSFORM, REMEDY = "ThresholdMonitorEvolving", ""
-
     def __init__(self) -> None:
         super().__init__(lambda pair: _pair(pair)[0], lambda pair: _pair(pair)[1])
 

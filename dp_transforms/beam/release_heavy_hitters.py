@@ -9,7 +9,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.window import WindowFn
 
-from dp_transforms.beam.assign_windows import assign_windows, check_window, check_windowing
+from dp_transforms.beam.assign_windows import assign_windows, check_windows
 from dp_transforms.beam.at_once import ReleaseAtOnce
 from dp_transforms.beam.in_order import ReleaseStagesInOrder, counted_by_watermark
 from dp_transforms.beam.read_events import CollectEvents, Getter
@@ -100,7 +100,7 @@ class ShiftingHeavyHitters(beam.PTransform):
                 " Use Plan.for_contributions(...) or Plan.for_hits(...)."
             )
         if window is not None:
-            check_window(window, plan.schedule)
+            check_windows(window, plan.schedule)
         self._collect = CollectEvents(user, item, time, time_unit)
         check_names(stream=stream, run_id=run_id)
         self._plan, self._noise_key, self._shards = plan, noise_key, shards
@@ -108,7 +108,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         self._run_id, self._stream = run_id, stream
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:
-        check_windowing(events, self._plan.schedule)
+        check_windows(events.windowing.windowfn, self._plan.schedule)
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
         keep_bundles_whole(events.pipeline)
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.

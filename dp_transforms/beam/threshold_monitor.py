@@ -17,7 +17,7 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.assign_windows import (
     KeyedCell,
     assign_windows,
-    check_windowing,
+    check_windows,
     closing_time,
     group_once,
     in_closing_windows,
@@ -105,7 +105,7 @@ class ThresholdMonitorEvolving(beam.PTransform):
 
     def expand(self, events: beam.PCollection) -> beam.PCollection | MonitorOutput:
         plan, keys = self._plan, self._keys
-        check_windowing(events, plan.schedule)
+        check_windows(events.windowing.windowfn, plan.schedule)
         noise_key = resolve_noise_key(self._noise_key, events.pipeline)
         keep_bundles_whole(events.pipeline)
         run = PlannedRun(plan=plan, stream="", run_id=self._run_id or fresh_run_id())

@@ -32,11 +32,6 @@ from dp_transforms.core.operator_counts import (
     CLOCK_LAG_SECONDS,
     COUNTER_STATE_BYTES,
     FOLLOWED_ITEMS,
-    PARTITION_STATE_BYTES,
-    PARTITIONS_UNREAD,
-    PENDING_WINDOWS,
-    WINDOWS_ANSWERED,
-    WINDOWS_SENT,
 )
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItemsSource
@@ -168,17 +163,8 @@ for _row_type in (HeavyHitter, WindowReport, RunEnded, RejectedEvents):
 # Metrics
 # ---------------------------------------------------------------------------------------------------------------------
 
-STREAM_GAUGES = (
-    CLOCK_LAG_SECONDS,
-    WINDOWS_SENT,
-    WINDOWS_ANSWERED,
-    PARTITIONS_UNREAD,
-    PARTITION_STATE_BYTES,
-    COUNTER_STATE_BYTES,
-    BUDGET_STATE_BYTES,
-    FOLLOWED_ITEMS,
-)
-_OF_PARTITION = re.compile(rf"({CLOCK_LAG_SECONDS}|{WINDOWS_SENT})_\d+")
+_GAUGES = (CLOCK_LAG_SECONDS, COUNTER_STATE_BYTES, BUDGET_STATE_BYTES, FOLLOWED_ITEMS)
+_NUMBER = re.compile(r"_\d+$")  # of a partition
 
 
 def operator_counter(name: str) -> Metrics.DelegatingCounter:
@@ -218,20 +204,13 @@ def of_partition(name: str, number: int) -> str:
 
 
 def counts_and_gauges(values: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], dict[str, int]]:
-    """From the values of all workers by name, without names of no value: sums of counters, and the largest gauges.
-
-    While the last step has told nothing since a restart, `PENDING_WINDOWS` is what the partitions have told: no window
-    is answered before all have sent it.
-    """
-    gauges: dict[str, list[int]] = {}
+    """From the values of all workers by name: sums of counters, and the largest of each gauge, of all partitions."""
+    gauges: dict[str, int] = {}
     counts: dict[str, int] = {}
     for name, parts in values.items():
-        found = _OF_PARTITION.fullmatch(name)
-        if found or name in STREAM_GAUGES:
-            gauges.setdefault(found[1] if found else name, []).extend(parts)
+        gauge = _NUMBER.sub("", name)
+        if gauge in _GAUGES:
+            gauges[gauge] = max(*parts, gauges.get(gauge, 0))
         else:
             counts[name] = sum(parts)
-    largest = {name: max(parts) for name, parts in gauges.items()}
-    if (sent := gauges.get(WINDOWS_SENT)) is not None:
-        largest[PENDING_WINDOWS] = largest.pop(WINDOWS_SENT) - largest.pop(WINDOWS_ANSWERED, min(sent))
-    return counts, largest
+    return counts, gauges

@@ -95,10 +95,10 @@ class WriteReports(beam.PTransform):
 
     Input is bounded: `WindowReport`, and all rows that were read, `EventBatch` and `RejectedEvents`. Nothing is drawn
     anew: the file is written by the last step, when all is there, whole or not at all, over no other file. A file of
-    another run makes the job fail; one of this run is what this step wrote before it was repeated. If several reports
-    of one window arrive, the first in the order of their JSON is kept; others that differ are counted as
-    ``conflicting_reports`` for the operator. If more than half of the rows was rejected, nothing is written, and the
-    counter ``reports_withheld`` says so to the operator; allow_empty: it is written whatever was read.
+    another run makes the job fail; one of this run is what this step wrote before it was repeated. Of several
+    reports of one window the first in the order of their JSON is kept. If more than half of the rows was rejected,
+    nothing is written, and the counter ``reports_withheld`` says so to the operator; allow_empty: it is written
+    whatever was read.
 
     output_path: a local path that every worker has, or a URL; its ending gives the format.
     header: what the file says about the run.
@@ -133,11 +133,9 @@ def _write_reports(group: Gathered, path: str, header: ReportHeader, allow_empty
     if rejected > MOST_REJECTED * (events + rejected) and not allow_empty:
         operator_counter(REPORTS_WITHHELD).inc()
         return
-    conflicting = beam.metrics.Metrics.counter("write_reports", "conflicting_reports")
     kept: dict[tuple[str, int], WindowReport] = {}
     for report in gathered_reports((key, (blob for blob in blobs if len(blob) != _ROWS.size))):
-        if kept.setdefault((report.stream, report.window_start), report) is not report:
-            conflicting.inc()
+        kept.setdefault((report.stream, report.window_start), report)
     try:
         write_report_file(path, header, kept.values())
     except ReportFileError:

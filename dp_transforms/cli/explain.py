@@ -26,7 +26,6 @@ from dp_transforms.views.page.promise import (
     must_not_be_concluded,
     not_covered,
 )
-from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import fact_sheet, named_in_words, plan_facts
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import escape_text, local_text, shown_text
@@ -61,7 +60,7 @@ def command(options: Options) -> None:
         header, windows = None, list[WindowReport]()
     else:
         report = read_report(*options.reports)
-        header, windows, plan = report.header, list(report), plan_of(report.header)
+        header, windows, plan = report.header, list(report), report.header.checked_plan()
         findings = check_against_plan(header, windows, plan)
         _say_report(header, windows, end_in_words(options.reports, report))
     _say_promise(plan, windows, header)

@@ -302,12 +302,12 @@ def _write_page(path: str, output: str, zone: str | None, titles: dict[str, str]
 def _print_report(request: ReplayRequest, zone: str | None, titles: Mapping[str, str]) -> None:
     console = Console(highlight=False, markup=False)
     console.print(request.plan.guarantee)
-    header, reports = read_report_file(request.output)
+    _, reports = read_report_file(request.output)
     total, shown = 0, deque[Trend](maxlen=_LATEST_WINDOWS)
-    for total, found in enumerate(trends(header.plan, reports, are_all=request.state is None), start=1):  # noqa: B007
+    for total, found in enumerate(trends(request.plan, reports), start=1):  # noqa: B007
         shown.append(found)
     if shown:
-        print_windows(console, header, shown, time_zone(zone or "UTC"), titles, max_items=_ITEMS_PER_WINDOW)
+        print_windows(console, request.plan, shown, time_zone(zone or "UTC"), titles, max_items=_ITEMS_PER_WINDOW)
     else:
         click.echo(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
     see = f"see all with: shh show {request.output}"

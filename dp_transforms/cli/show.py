@@ -22,6 +22,7 @@ from dp_transforms.cli.options import (
     read_titles,
 )
 from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import (
     TABLE_FORMATS,
     Report,
@@ -42,7 +43,7 @@ _LAST = (
     "Show the latest N windows with heavy items, and all their items. "
     f"Default: {_LATEST_WINDOWS} and the largest {_ITEMS_PER_WINDOW} of each; all in a page, a table or JSON."
 )
-_TABLE = "Write a table instead, with a row for each item of a window, as .csv, .parquet or .jsonl."
+_TABLE = "Write a table instead, with a row for each item of a window, as .csv or .parquet."
 _ZONE = "Time zone of tables and pages, such as Europe/Berlin. JSON stays in UTC. Default: UTC."
 
 
@@ -72,8 +73,8 @@ def command(options: Options) -> None:
         raise click.UsageError(f"--output must end in {' or '.join(TABLE_FORMATS)}, got {output!r}.")
     check_output(output)
     report = read_report(*options.reports)
-    header, state = report.header, end_in_words(options.reports, report)
-    all_found, titles = list(trends(header.plan, report)), read_titles(options.titles)
+    header, plan, state = report.header, report.header.checked_plan(), end_in_words(options.reports, report)
+    all_found, titles = list(trends(plan, report)), read_titles(options.titles)
     found = all_found[-options.last :] if options.last else all_found
     if options.html is not None:
         from dp_transforms.views.page.report_page import report_page
@@ -92,7 +93,7 @@ def command(options: Options) -> None:
         shown, items = (found, None) if options.last else (found[-_LATEST_WINDOWS:], _ITEMS_PER_WINDOW)
         _print_header(console, header, is_ascii_only(console))
         if shown:
-            print_windows(console, header, shown, zone, titles, max_items=items)
+            print_windows(console, plan, shown, zone, titles, max_items=items)
         else:
             console.print(Text("No window reports any item. Some users may have held some, but too few."))
         if len(shown) < len(all_found):
@@ -109,9 +110,7 @@ def end_in_words(paths: Sequence[str], report: Report) -> str:
         return _NO_END_IN_PARTS if len(paths) > 1 or os.path.isdir(paths[0]) else ""
     if report.ended is None:
         return "The run goes on: further windows may follow."
-    from dp_transforms.views.page.report_columns import plan_of
-
-    plan = plan_of(report.header)
+    plan = report.header.checked_plan()
     return ended_words(report.ended, plan.schedule.horizon if plan else None)
 
 
@@ -123,7 +122,7 @@ def _print_header(console: Console, header: ReportHeader, ascii_only: bool) -> N
 
 def print_windows(
     console: Console,
-    header: ReportHeader,
+    plan: Plan | None,
     shown: Sequence[Trend],
     zone: datetime.tzinfo,
     titles: Mapping[str, str],
@@ -132,7 +131,5 @@ def print_windows(
 ) -> None:
     """A table of windows, and what its signs mean."""
     ascii_only = is_ascii_only(console)
-    console.print(
-        windows_table(shown, max_items=max_items, ascii_only=ascii_only, zone=zone, plan=header.plan, titles=titles)
-    )
-    console.print(Text(legend(shown, plan=header.plan, ascii_only=ascii_only), style="dim"))
+    console.print(windows_table(shown, max_items=max_items, ascii_only=ascii_only, zone=zone, titles=titles))
+    console.print(Text(legend(shown, plan, ascii_only=ascii_only), style="dim"))

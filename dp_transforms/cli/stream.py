@@ -263,7 +263,7 @@ def stop_file_of(folder: str, *, is_here: bool, once: bool, is_resumed: bool) ->
 def _check_new_or_resumed(request: StreamRequest) -> None:
     """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
     job = request.job
-    header, _, ended = job.sink.before()
+    header, _, ended = job.sink.read()
     if header is None:
         return
     if ended is not None:

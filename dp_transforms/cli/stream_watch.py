@@ -35,7 +35,6 @@ from dp_transforms.errors import StreamError, UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import ReportHeader, encode_report
 from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import counted, ended_words
 
@@ -85,15 +84,12 @@ class StreamWatch:
         self._request, self._job, self._page = request, request.job, page
         self._pause_seconds, self._patience_seconds, self._clock = pause_seconds, patience_seconds, clock
         self._follower = self._job.sink.follow(self._job.run_id)
-        self._seen: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
-        self._reports = 0
         # What a command before has shown, if not what came while nobody watched.
         self._skips_first = request.resumes
         self._failing_since: float | None = None
         # A run that is resumed goes on to drain where that was asked for.
         self._made_stop_file = request.resumes and os.path.lexists(self._job.stop_file or "")
         self._next_numbers = 0.0
-        self._unread = 0
 
     def to_the_end(self, running: RunningPipeline) -> RunEnded | None:
         """Returns when the run is over or drained, with its end if it came so far. The job is over then: it is
@@ -140,25 +136,22 @@ class StreamWatch:
         """Shows what is new. The end of the run, once no report is missing; None before, and while the sink cannot be
         read. Raises UserError if it cannot be read for too long."""
         try:
-            _, reports, ended, is_new = self._follower.read_new()
+            _, reports, ended = self._follower.read_new()
         except StreamError as error:
             self._tolerate(error)
             return None
         self._failing_since = None
-        self._reports = len(reports) + (0 if is_new else self._reports)
-        new = [report for report in reports if (report.stream, report.window_start) not in self._seen]
-        self._seen.update((report.stream, report.window_start) for report in new)
         if self._skips_first:
             self._skips_first = False
             tell(
-                f"{len(new):,} windows with heavy items were reported before, some perhaps while no command watched:"
-                f" they are not shown here. See all with: shh show {self._job.sink.path}"
+                f"{len(reports):,} windows with heavy items were reported before, some perhaps while no command"
+                f" watched: they are not shown here. See all with: shh show {self._job.sink.path}"
             )
-        elif new:
-            show_reports(new)
-        ended = ended if ended is not None and self._reports == ended.reports else None
+        elif reports:
+            show_reports(reports)
+        ended = ended if ended is not None and len(self._follower.known) == ended.reports else None
         if self._page is not None:
-            self._page.update(new, ended)
+            self._page.update(reports, ended)
         return ended
 
     def check_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
@@ -185,12 +178,6 @@ class StreamWatch:
         counts, gauges = running.counts_and_gauges()
         if counts or gauges:
             tell(operator_line(counts, gauges))
-        if (unread := gauges.get(names.PARTITIONS_UNREAD, 0)) > self._unread:
-            self._unread = unread
-            tell(
-                f"Warning: {unread:,} partitions were added to --input. This run does not read them. Resume it with"
-                " pipelines/live_stream.py --partitions and the number that it was begun with."
-            )
 
     def _say_how_to_drain(self) -> None:
         if (stop_file := self._job.stop_file) is None:
@@ -247,7 +234,7 @@ class StreamWatch:
             tell(f"The runner has ended the job before its last window. {self._words_of_resume()}")
         else:
             tell("All that was there is read. Windows that were still open then are not answered.")
-        tell(f"{len(self._seen):,} windows with heavy items; see all with: shh show {self._job.sink.path}")
+        tell(f"{len(self._follower.known):,} windows with heavy items; see all with: shh show {self._job.sink.path}")
 
     def _words_of_resume(self) -> str:
         return (
@@ -261,8 +248,6 @@ def operator_line(counts: Mapping[str, int], gauges: Mapping[str, int]) -> str:
     parts = [f"{counts.get(names.EVENTS_READ, 0):,} events"]
     if names.CLOCK_LAG_SECONDS in gauges:
         parts.append(f"clock {gauges[names.CLOCK_LAG_SECONDS]:,} s behind")
-    if names.PENDING_WINDOWS in gauges:
-        parts.append(f"{gauges[names.PENDING_WINDOWS]:,} windows pending")
     for name, words in (
         (names.EVENTS_REJECTED, "rejected"),
         (names.EVENTS_LATE, "late"),
@@ -323,7 +308,7 @@ class StreamPage:
         if self._earlier:
             before = f"{counted(self._earlier, 'earlier window')} with heavy items: shh show --html has all. "
         if ended is not None:
-            plan = plan_of(self._header)
+            plan = self._header.checked_plan()
             state = ended_words(ended, None if plan is None else plan.schedule.horizon)
         return report_page(self._header, self._newest, self._zone, self._titles, before + state, goes_on=ended is None)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 EVENTS_READ = "events_read"
 EVENTS_REJECTED = "events_rejected"
 EVENTS_OUTSIDE_RANGE = "events_outside_range"
-EVENTS_WITHOUT_TIME = "events_without_time"  # elements that nobody gave a timestamp; they are outside the range too
 EVENTS_OUTSIDE_DOMAIN = "events_outside_domain"  # and inside the range
 EVENTS_OF_OTHER_KEYS = "events_of_other_keys"  # than those that were named
 LATE_BATCHES = "late_batches_dropped"
@@ -21,11 +20,6 @@ WINDOWS_CLOSED = "windows_closed"  # by the monitor, also without heavy items
 
 # Gauges of streams.
 CLOCK_LAG_SECONDS = "clock_lag_seconds"  # how far the clock of a partition is behind the wall clock, at most
-WINDOWS_SENT = "windows_sent"  # windows that a partition has closed
-WINDOWS_ANSWERED = "windows_answered"  # windows that the last step has closed
-PENDING_WINDOWS = "pending_windows"  # windows that a partition has closed and the last step has not
-PARTITIONS_UNREAD = "partitions_unread"  # that the log has now, and had not when the run was begun
-PARTITION_STATE_BYTES = "partition_state_bytes"
 COUNTER_STATE_BYTES = "counter_state_bytes"  # the hits of all users who were ever charged
 BUDGET_STATE_BYTES = "budget_state_bytes"  # of one shard of users: what is left to all users who were ever seen
 FOLLOWED_ITEMS = "known_items"  # of one shard of items: what was named lately

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dp_transforms.checks import exact, html_table
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.window_schedule import format_utc
 
 ABOVE = "above"
 BETWEEN = "between"
@@ -68,15 +66,6 @@ class WindowReport(NamedTuple):
     epsilon_total: float
     delta: float
     epsilon_spent: float
-
-    def _repr_html_(self) -> str:
-        """For notebooks."""
-        caption = (
-            f"{self.stream}: {format_utc(self.window_start)} to {format_utc(self.window_end)};"
-            f" ({exact(self.epsilon_total)}, {exact(self.delta)})-DP for each user, over all windows of the run"
-            " together"
-        )
-        return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
 
 
 def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:

@@ -4,7 +4,7 @@ Arrow."""
 from __future__ import annotations
 
 import dataclasses
-import json
+import html
 import os
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
@@ -16,14 +16,13 @@ from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import is_report_file, read_report_file, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader, RunEnded, in_file_order
-from dp_transforms.reports.trends import Trend, latest_busy, trends
+from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.stores.remote_files import UrlError
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
-TABLE_FORMATS = (".csv", ".parquet", ".jsonl")
+TABLE_FORMATS = (".csv", ".parquet")
 _SHOWN_ITEMS = 10
 _SIZES = ("at_least_users", "noisy_count", "level")
 # A spreadsheet takes a cell that begins so for a formula, and may run it.
@@ -50,28 +49,11 @@ class Report:
         """The number of windows with heavy items."""
         return len(self.windows)
 
-    def top(self, n: int) -> pa.Table:
-        """Of `to_arrow` the rows with a rank of at most ``n``: the largest items of each window."""
-        import pyarrow.compute as pc
-
-        table = self.to_arrow()
-        return table.filter(pc.less_equal(table.column("rank"), n))
-
     def to_arrow(self) -> pa.Table:
         """A row for each item of a window, by time, and then from the largest: the times of the window, the item, its
         rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the
         header."""
-        return flat_table(self.header, trends(self.header.plan, self.windows))
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The same; whole numbers stay whole where some are missing. Raises ImportError without pandas."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("to_pandas() needs pandas: pip install pandas. to_arrow() does not.") from None
-        table = self.to_arrow()
-        whole = {table.schema.field("level").type: pd.Int64Dtype()}
-        return table.to_pandas(types_mapper=whole.get)
+        return flat_table(self.header, trends(self.header.checked_plan(), self.windows))
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
@@ -86,25 +68,18 @@ class Report:
         return f"<Report: {items:,} items in {len(self):,} windows. {self.header.guarantee}>"
 
     def _repr_html_(self) -> str:
-        """The largest items of the window that the page shows first, and the promise."""
-        import html
-
+        """For notebooks: the largest items of the latest window, and the promise."""
         promise = f"<p>{html.escape(self.header.guarantee)}</p>"
-        found = sorted((each for each in self.windows if each.heavy_hitters), key=lambda each: each.window_start)
-        if not found:
+        if not self.windows:
             return f"<p>No window reports any item.</p>{promise}"
-        busy = latest_busy(found)
-        *_, trend = trends(self.header.plan, found[max(busy - 1, 0) : busy + 1])
-        shown = trend.entries[:_SHOWN_ITEMS]
+        *_, trend = trends(self.header.checked_plan(), self.windows[-2:])
         rows = [
-            (str(rank), found.item, found.size_in_words or "not stated", change or "") for found, rank, change in shown
+            (str(rank), found.item, found.size_in_words or "not stated", change or "")
+            for found, rank, change in trend.entries[:_SHOWN_ITEMS]
         ]
-        if more := len(trend.entries) - len(shown):
-            rows.append(("", f"and {more:,} more", "", ""))
         times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
-        kind = "latest" if busy == len(found) - 1 else "latest busy one"
-        which = f"The {kind} of {len(found):,} windows with heavy items: {times}"
-        return html_table(which, ("rank", "item", "users", "change"), rows) + promise
+        caption = f"{times}, the latest of {len(self):,} windows with heavy items; it has {len(trend.entries):,}"
+        return html_table(caption, ("rank", "item", "users", "change"), rows) + promise
 
 
 def read_report(*paths: str | os.PathLike[str]) -> Report:
@@ -128,10 +103,10 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
     if not files:
         names = ", ".join(repr(os.fspath(path)) for path in paths)
         raise ReportFileError(f"there is no report in {names}. Check the path.")
-    header, windows = read_report_file(files[0])
-    owners = {each[:3]: files[0] for each in windows}  # by stream and times
-    for path in files[1:]:
+    header, windows, owners = None, list[WindowReport](), dict[tuple[str, int, int], str]()
+    for path in files:
         of_part, more = read_report_file(path)
+        header = header or of_part
         if problem := header.unlike(of_part):
             raise ReportFileError(f"{files[0]!r} and {path!r} are not of one run: {problem}. Show them one by one.")
         for report in more:
@@ -140,8 +115,9 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
                     f"{first!r} and {path!r} both have the window that begins at {format_utc(report.window_start)}."
                     " Name each part of a run once."
                 )
-        owners |= {each[:3]: path for each in more}
+        owners |= {report[:3]: path for report in more}
         windows += more
+    assert header is not None, "there is a file"
     return Report(header, tuple(in_file_order(windows)))
 
 
@@ -197,10 +173,6 @@ def write_flat(handle: IO[bytes], table: pa.Table, kind: str) -> None:
     for at, name in enumerate(("window_start", "window_end")):
         moments = pc.strftime(table.column(name).cast(pa.timestamp("s", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
         table = table.set_column(at, name, moments)
-    if kind == ".jsonl":
-        for row in table.to_pylist():
-            handle.write(json.dumps(row).encode() + b"\n")
-        return
     import pyarrow.csv
 
     at = table.schema.get_field_index("item")

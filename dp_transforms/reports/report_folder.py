@@ -8,9 +8,8 @@ and is not written (docs/guarantee.md, "Retry and replay").
     2017-10-01T030000Z-1f0c2a9b.jsonl        a window, by its start and a digest of the name of the stream
     ended.json                               the run has ended
 
-On a disk a file is written under a hidden name, synced to the disk, and linked to its own name. The link fails if that
-name is taken: so one of two workers is first, and a reader sees a whole file or none. A worker that dies leaves at most
-a hidden file, which `open` removes when it is old. A store takes a file whole, and only under a name that is free.
+A file is put whole under a name that is free, on a disk and in a store (`dp_transforms.stores`). So one of two workers
+is first, and a reader sees a whole file or none. A worker that dies leaves at most a hidden draft.
 """
 
 from __future__ import annotations
@@ -22,17 +21,15 @@ import json
 import os
 import pathlib
 import re
-import time
-import uuid
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.files import read_report_file, report_file_bytes
+from dp_transforms.reports.files import put_whole, read_report_file, report_file_bytes
 from dp_transforms.reports.report_records import (
     EndedFields,
     ReportFileError,
@@ -43,32 +40,19 @@ from dp_transforms.reports.report_records import (
     decode_json,
     in_file_order,
 )
-from dp_transforms.stores.local_files import new_on_disk, open_regular, read_regular, sync_folder
-from dp_transforms.stores.remote_files import RemoteFileError, exists, is_remote, list_beginning, put_new, read_stored
+from dp_transforms.stores.local_files import read_regular, sync_folder
+from dp_transforms.stores.remote_files import RemoteFileError, exists, is_remote, list_beginning, read_stored
 
 # Header, reports and end of a run. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
 
 _HEADER, _ENDED = "header.json", "ended.json"
 _WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.jsonl")
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
-_STALE_SECONDS = 3600  # nobody needs an hour between writing a file and linking it
-_MODE = 0o644
 _MAX_ENDED_BYTES = 1 << 16
 
 
 class _EndedFile(msgspec.Struct, forbid_unknown_fields=True):
     ended: EndedFields
-
-
-class ReportNews(NamedTuple):
-    """What one reading of a follower finds. reports: those that no reading before had, in order. is_new: this is a
-    first reading, and they are all. header: None while the run has not begun."""
-
-    header: ReportHeader | None
-    reports: list[WindowReport]
-    ended: RunEnded | None
-    is_new: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,25 +91,13 @@ class ReportFolder:
         with self.errors():
             if not is_remote(self.path):
                 pathlib.Path(self.path).mkdir(mode=0o755, parents=True, exist_ok=True)
-                _remove_stale(self.path)
             if not self.is_begun:
-                self._check_empty()
-                _put_first(self.place(_HEADER), report_file_bytes(header, [], "json"))
+                self.check_empty()
+                self.put_first(_HEADER, report_file_bytes(header, [], "json"))
             found, _ = read_report_file(self.place(_HEADER))
         check_same_run(self.name, found, header)
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
         return ReportWriter(self, found)
-
-    def before(self) -> StreamContents:
-        """What is there when a run begins, or goes on, whichever run it is. Raises StreamError, also for other files.
-        A path that is missing is still to be made, or a mount of the workers, who check it."""
-        if not is_remote(self.path) and not os.path.isdir(self.path):
-            return None, [], None
-        found = self.read()
-        if found[0] is None:
-            with self.errors():
-                self._check_empty()
-        return found
 
     def follow(self, run_id: str | None = None) -> ReportFollower:
         """For who looks again and again: a look costs what is new, not what is there. Reads nothing yet.
@@ -135,8 +107,9 @@ class ReportFolder:
         return ReportFollower(self, run_id)
 
     def read(self, run_id: str | None = None) -> StreamContents:
-        """What can be read of the run so far, windows in order. Raises StreamError, also for what is damaged."""
-        return self.follow(run_id).read_new()[:3]
+        """What can be read of the run so far, windows in order. Raises StreamError, also for what is damaged, and for
+        other files. A path that is missing is still to be made, or a mount of the workers."""
+        return self.follow(run_id).read_new()
 
     def window_names(self) -> list[str]:
         """Of the files of windows, in their order."""
@@ -159,16 +132,25 @@ class ReportFolder:
         found = decode_json(read(place, _MAX_ENDED_BYTES), _EndedFile, _MAX_ENDED_BYTES)
         return checked_ended(msgspec.structs.astuple(found.ended))
 
+    def put_first(self, name: str, content: bytes) -> None:
+        """Makes one of the files, unless another worker was first. The file and its name are then stored."""
+        place = self.place(name)
+        if not exists(place):
+            with contextlib.suppress(FileExistsError):
+                put_whole(place, content)
+        if not is_remote(place):
+            sync_folder(place)  # after another worker, too, which may have died before it did
+
     def _names(self) -> list[str]:
         if not is_remote(self.path):
-            return os.listdir(self.path)
+            return os.listdir(self.path) if os.path.isdir(self.path) else []
         folder = self.place("")
         return [file.url.removeprefix(folder) for file in list_beginning(folder)]
 
-    def _check_empty(self) -> None:
+    def check_empty(self) -> None:
         """Raises StreamError if there are other files. A header that another worker has just written is not one."""
         names = self._names()
-        if _HEADER not in names and any(not _TEMPORARY.fullmatch(name) for name in names):
+        if _HEADER not in names and any(not name.startswith(".") for name in names):
             raise StreamError(f"{self.name} holds other files. Name a new or an empty folder.")
 
     @contextlib.contextmanager
@@ -186,31 +168,30 @@ class ReportFolder:
 
 
 class ReportFollower:
-    """Reads a run as it grows. No file is ever replaced, so each is read once. For one thread at a time."""
+    """Reads a run as it grows. No file is ever replaced, so each is read once. For one thread at a time.
+
+    known: names of the windows that were read.
+    """
 
     def __init__(self, folder: ReportFolder, run_id: str | None) -> None:
         self._folder, self._run_id = folder, run_id
-        self._header: ReportHeader | None = None
-        self._known: set[str] = set()
+        self.known: set[str] = set()
 
-    def read_new(self) -> ReportNews:
-        """What is new, windows in order. It is a first reading again once another run is there. Raises StreamError, and
-        loses nothing by it: the next reading goes on."""
+    def read_new(self) -> StreamContents:
+        """Header, reports that no reading before had, windows in order, and end. Raises StreamError, and loses nothing
+        by it: the next reading goes on."""
         with self._folder.errors():
-            if not self._folder.is_begun:  # a run may be away for a while
-                return ReportNews(None, [], None, self._header is None)
+            if not self._folder.is_begun:
+                self._folder.check_empty()
+                return None, [], None
             header, _ = read_report_file(self._folder.place(_HEADER))
             asked = dataclasses.replace(header, run_id=self._run_id or header.run_id)
             check_same_run(self._folder.name, header, asked)
-            is_new = header != self._header
-            if is_new:
-                self._known = set()
             ended = self._folder.read_ended()  # before the reports, so that none is missed once the end is seen
-            names = [name for name in self._folder.window_names() if name not in self._known]
+            names = [name for name in self._folder.window_names() if name not in self.known]
             reports = [self._folder.read_window(name, header) for name in names]
-        self._header = header
-        self._known.update(names)
-        return ReportNews(header, in_file_order(reports), ended, is_new)
+        self.known.update(names)
+        return header, in_file_order(reports), ended
 
 
 class ReportWriter:
@@ -234,28 +215,24 @@ class ReportWriter:
         return self._keep(checked_ended(ended))
 
     def _keep(self, record: WindowReport | RunEnded) -> str:
+        folder = self._folder
         if record.stream != self.header.stream:
             raise StreamError(
                 "the report and the folder belong to different streams. Give each stream a folder of its own."
             )
-        name = _ENDED if isinstance(record, RunEnded) else _window_name(record)
-        with self._folder.errors():
-            if not exists(self._folder.place(name)):
+        held: WindowReport | RunEnded | None
+        with folder.errors():
+            if isinstance(record, RunEnded):
+                name, content = _ENDED, json.dumps({"ended": record._asdict()}, ensure_ascii=False).encode() + b"\n"
+            else:
+                name, content = _window_name(record), report_file_bytes(self.header, [record], "json")
+            if not exists(folder.place(name)):
                 self._check_count(record)
-            is_same = self._put_first(name, record)
-        if not is_same:
-            raise StreamError(f"{self._folder.name}: {_second(record)}")
+            folder.put_first(name, content)
+            held = folder.read_ended() if name == _ENDED else folder.read_window(name, self.header)
+        if held != record:
+            raise StreamError(f"{folder.name}: {_second(record)}")
         return key_of(record)
-
-    def _put_first(self, name: str, record: WindowReport | RunEnded) -> bool:
-        """Whether what is there now is the same."""
-        place = self._folder.place(name)
-        if isinstance(record, RunEnded):
-            _put_first(place, json.dumps({"ended": record._asdict()}, ensure_ascii=False).encode() + b"\n")
-            return self._folder.read_ended() == record
-        content = report_file_bytes(self.header, [record], "json")
-        # Other bytes can be the same report.
-        return _put_first(place, content) == content or self._folder.read_window(name, self.header) == record
 
     def _check_count(self, record: WindowReport | RunEnded) -> None:
         """Raises StreamError if the reports would be more than the run has given by its end."""
@@ -300,40 +277,6 @@ def _second(record: WindowReport | RunEnded) -> str:
     )
 
 
-def _put_first(place: str, content: bytes) -> bytes:
-    """Makes the file unless it exists. Returns its content; the content and the name are then stored."""
-    if is_remote(place):
-        try:
-            put_new(place, content)
-        except FileExistsError:
-            return read_stored(place, len(content))
-        return content
-    path = pathlib.Path(place)
-    if not path.exists():
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with new_on_disk(temporary, _MODE) as handle:
-                os.fchmod(handle.fileno(), _MODE)
-                handle.write(content)
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-    sync_folder(path)  # also after another worker, which may have died before it did
-    with open_regular(path) as handle:
-        return handle.read()
-
-
 def _window_name(report: WindowReport) -> str:
     stream = hashlib.sha256(report.stream.encode()).hexdigest()[:8]
     return f"{format_utc(report.window_start).replace(':', '')}-{stream}.jsonl"
-
-
-def _remove_stale(folder: str) -> None:
-    """Removes files of workers that died while they wrote."""
-    for path in pathlib.Path(folder).iterdir():
-        if _TEMPORARY.fullmatch(path.name):
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < time.time() - _STALE_SECONDS:
-                    path.unlink()

@@ -71,6 +71,15 @@ class ReportHeader:
             return f"it has another plan, and run {self.run_id!r} keeps its plan to the end"
         return ""
 
+    def checked_plan(self) -> Plan | None:
+        """The plan, with all of its checks; None where this version cannot read it."""
+        from dp_transforms.plan.plan import Plan
+
+        try:
+            return Plan.from_json(json.dumps(self.plan))
+        except (ValueError, RecursionError, OverflowError, TypeError):
+            return None
+
     def to_json(self) -> str:
         """One line of JSON. Raises ReportFileError for fields of other types, and for what is no JSON or too long."""
         fields = {"version": HEADER_VERSION, "run_id": self.run_id, "stream": self.stream, "guarantee": self.guarantee}

@@ -5,15 +5,12 @@ Labels may be hostile: they reach a terminal or a page escaped, and never as mar
 
 from __future__ import annotations
 
-import bisect
 import collections
 import datetime
 import decimal
-import json
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import rich.box
 from rich.console import Console
@@ -21,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, HitsSoFar, Trend, TrendRule
+from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, Trend, TrendRule
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _MAX_LABEL = 80
@@ -37,7 +35,6 @@ _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
 _CHANGES = {NEW: ("★", "!"), RISING: ("▲", "+"), FALLING: ("▼", "-")}
 _ASCII_SIGNS = tuple(signs[1] for signs in (_SYMBOLS[ABOVE], _SYMBOLS[BETWEEN], *_CHANGES.values()))
-_MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say what each hit costs
 _AT_LEAST = ("≥", ">=")
 NOT_STATED = "many users, too few for a number that is safe to state"
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
@@ -68,20 +65,17 @@ def windows_table(
     ascii_only: bool = False,
     zone: datetime.tzinfo = datetime.UTC,
     with_epsilon: bool | None = None,
-    plan: Mapping[str, Any] | None = None,
     titles: Mapping[str, str] | None = None,
 ) -> Table:
     """One row per window, in the order given: start, length, heavy items, the largest first.
 
-    Where it tells something also what was charged so far (`tells_epsilon`): the running estimate of the epsilon spent,
-    and with a plan that charges hits, how many of them any one user can have paid.
+    Where it tells something also the running estimate of the epsilon spent (`tells_epsilon`).
 
     max_items: how many items of a window to show; the rest is counted.
     ascii_only: for a terminal without UTF-8 (`is_ascii_only`).
     zone: of the starts of windows.
     with_epsilon: whether to show the epsilon spent; None: where these windows differ in it, or are in a run that has
         not spent all.
-    plan: of the header of the report, which may be hostile.
     titles: label -> what a person calls it.
     """
     rows = [each.report for each in found]
@@ -95,20 +89,14 @@ def windows_table(
     table.add_column(f"start ({zone})", overflow="fold")
     table.add_column("length", overflow="fold")
     table.add_column("heavy items", overflow="fold")
-    after_hits = _epsilon_after_hits(plan or {}) if with_epsilon else ()
-    if after_hits:
-        table.add_column("hits paid", justify="right", overflow="fold")
     if with_epsilon:
         table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
-    for report, entries, gone, hits in found:
+    for report, entries, gone in found:
         cells: list[Text | str] = [
             local_text(report.window_start, zone),
             length_text(report.window_end - report.window_start),
             _items_text(entries[:max_items], len(entries), len(gone), names, ascii_only),
         ]
-        if after_hits:
-            paid = _most_hits_paid(report.epsilon_spent, hits, after_hits)
-            cells.append(f"{'<=' if ascii_only else '≤'}{paid} of {len(after_hits)}")
         if with_epsilon:
             cells.append(f"{report.epsilon_spent:.4g}")
         if several_streams:
@@ -125,18 +113,15 @@ def tells_epsilon(reports: Iterable[WindowReport]) -> bool:
     return any(report.epsilon_spent < report.epsilon_total for report in reports)
 
 
-def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
-    """The meaning of the signs that occur in the table.
-
-    plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`,
-        and `hits_per_user`.
-    """
+def legend(found: Iterable[Trend], plan: Plan | None, *, ascii_only: bool = False) -> str:
+    """The meaning of the signs that occur in the table. plan: of the report; None if it cannot be read."""
     windows = list(found)
     rows = [each.report for each in windows]
     zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
     above, between = _SYMBOLS[ABOVE][ascii_only], _SYMBOLS[BETWEEN][ascii_only]
     changes = {entry.change for each in windows for entry in each.entries}
-    parts = [changes_legend(plan or {}, ascii_only, changes)] if changes & _CHANGES.keys() else []
+    signs = [f"{signs[ascii_only]} {change}" for change, signs in _CHANGES.items() if change in changes]
+    parts = [f"{', '.join(signs)} {TrendRule.of(plan).in_words}"] if signs else []
     if ABOVE in zones:
         parts.append(f"{above} above: far over the threshold, no count.")
     if BETWEEN in zones:
@@ -144,7 +129,7 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     if any(heavy_hitter.noisy_count is not None for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append("~N: number of users, with noise.")
     if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
-        parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
+        parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan)}.")
     hitters = [hitter for report in rows for hitter in report.heavy_hitters]
     if any(hitter.at_least_users == 0 for hitter in hitters):
         parts.append(f"Without {_AT_LEAST[ascii_only]}N: {NOT_STATED}.")
@@ -155,50 +140,7 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     else:
         all_spent = "" if tells_epsilon(rows) else f"all of {totals} in each of these windows; a "
         parts.append(f"{epsilon} spent: {all_spent}running estimate, of {totals} for the whole run.")
-        if not all_spent and _epsilon_after_hits(plan or {}):
-            parts.append(
-                f"Hits paid: by any one user, at most. {epsilon} counts one more: other results leak a little too."
-            )
     return " ".join(part for part in parts if part)
-
-
-def changes_legend(plan: Mapping[str, Any], ascii_only: bool, changes: Container[str | None] = tuple(_CHANGES)) -> str:
-    """The meaning of the signs of these changes."""
-    signs = [f"{signs[ascii_only]} {change}" for change, signs in _CHANGES.items() if change in changes]
-    return f"{', '.join(signs)} {TrendRule.of(plan).in_words}"
-
-
-def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
-    """What the running estimate of one key can be, ascending, one value for each hit; nothing where users pay for
-    contributions."""
-    record = _record(plan, "hits")
-    hits: Any = record.get("per_user")
-    keys: Any = record.get("most_keys", 1)
-    is_known = all(isinstance(each, int) and each > 0 for each in (hits, keys))
-    if not is_known or hits * keys > _MOST_HITS_PAID or "contributions" in plan:
-        return ()
-    from dp_transforms.plan.plan import Plan
-
-    try:
-        return Plan.from_json(json.dumps(plan)).epsilon_after_hits[-hits:]
-    except (ValueError, RecursionError, OverflowError, TypeError):
-        return ()
-
-
-def _most_hits_paid(epsilon_spent: float, hits: HitsSoFar, after_hits: Sequence[float]) -> int:
-    """So many hits at most, of any one user: as counted in the windows that were read, and in those before them as the
-    running estimate says, which tells the last hit from the one before it no more."""
-    before = 0
-    if hits.first is not None:
-        first_spent, in_first = hits.first
-        before = max(0, _most_hits_of(first_spent, after_hits) - in_first)
-    return min(len(after_hits), before + hits.read, _most_hits_of(epsilon_spent, after_hits))
-
-
-def _most_hits_of(epsilon_spent: float, after_hits: Sequence[float]) -> int:
-    """By the estimate alone: it is that of one more, where there is one."""
-    paid = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
-    return paid if paid == len(after_hits) else max(0, paid - 1)
 
 
 def is_ascii_only(console: Console) -> bool:
@@ -263,19 +205,13 @@ def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
     return f"{_AT_LEAST[ascii_only]}{entry.at_least_users:,}" if entry.at_least_users else ""
 
 
-def _record(plan: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """One record of the plan of a report; empty where there is none. Any JSON may stand in a file from elsewhere."""
-    record = plan.get(name)
-    return record if isinstance(record, dict) else {}
-
-
-def _how_often_wrong(plan: Mapping[str, Any]) -> str:
+def _how_often_wrong(plan: Plan | None) -> str:
     """How often a size is wrong, rounded up."""
-    error = _record(plan, "contributions").get("size_error")
-    if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
+    if plan is None or plan.contributions is None:
         return "the report does not state how often that is wrong"
-    rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(error))
-    return f"that any of the run's sizes is wrong has a probability of at most {float(rounded):.3g}"
+    upwards = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
+    rounded = float(upwards.create_decimal(repr(plan.contributions.size_error)))
+    return f"that any of the run's sizes is wrong has a probability of at most {rounded:.3g}"
 
 
 def length_text(micros: int) -> str:

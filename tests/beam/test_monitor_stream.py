@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 import apache_beam as beam
@@ -14,7 +15,6 @@ import pytest
 from dp_transforms.beam import monitor_stream
 from dp_transforms.beam.monitor_stream import MonitorStream, PollInLoopDoFn, PollInTimersDoFn
 from dp_transforms.beam.workers import operator_counts
-from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
@@ -121,7 +121,7 @@ def announced(messages):
 
 
 def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
-    monkeypatch.setattr(partition_poller, "_CONFIRMED", {})
+    monkeypatch.setattr(partition_poller, "_QUESTIONS", defaultdict(partition_poller._Question))
     loop = Loop(MemoryStream.of([EVENTS], 40)).fire(3)
     while not loop.intents:
         loop.fire()
@@ -141,7 +141,7 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     assert loop.state["poll"].at is None, "the loop has ended"
     assert loop.progress.is_over
     assert announced(loop.messages) == ALL_SHARDS
-    assert not partition_poller._CONFIRMED
+    assert not partition_poller._QUESTIONS
 
 
 @pytest.mark.parametrize(
@@ -157,30 +157,6 @@ def test_a_run_keeps_its_partitions_and_shards(source, shards, message):
     resumed.state = loop.state
     with pytest.raises(StreamError, match=message):
         resumed.fire()
-
-
-def test_earlier_records_of_one_user_push_nobody_out_of_a_drain(tmp_path, monkeypatch):
-    """A backlog of more than a poll, without confirmation: all that arrived before the stop counts, wherever the poll
-    was that came first."""
-    others, seconds = arrivals(50_300), [time.time()]
-    monkeypatch.setattr(partition_poller.time, "monotonic", lambda: seconds[0])
-    monkeypatch.setattr(partition_poller, "now_micros", lambda: round(seconds[0] * MICROS))
-    for rows_of_x in (0, 1000):
-        x = [Arrival(("x'", f"other {row}", START * MICROS), START * MICROS) for row in range(rows_of_x)]
-        stop = tmp_path / f"stop {rows_of_x}"
-        loop = Loop(MemoryStream.of([[*x, *others]], 10**6), confirm=False, stop_file=str(stop)).fire()
-        assert loop.progress.position == "50000"
-        stop.touch()
-        for _ in range(10):
-            seconds[0] += 10
-            if loop.state["poll"].at is not None:
-                loop.fire()
-        assert loop.progress.is_over
-        users = set()
-        for packed in (Contributions.from_bytes(message.blob) for _, message in loop.messages if message.blob):
-            is_news = packed.items == packed.table.labels.to_pylist().index("news")
-            users.update(packed.users[packed.codes[is_news]].tolist())
-        assert len(users) == 50_300
 
 
 def test_a_stop_file_that_cannot_be_looked_for_ends_the_run(tmp_path):
@@ -275,23 +251,6 @@ def ran(folder, source, plan, **arguments):
     result = pipeline.run()
     result.wait_until_finish()
     return reports.values, ended.values, operator_counts(result)
-
-
-@pytest.mark.parametrize("kind", ["arrival", "event"])
-@pytest.mark.parametrize(("sliding", "first_windows_missed"), [(1, 1), (3, 3)])
-def test_both_clocks_leave_out_what_is_late_and_say_so(tmp_path, kind, sliding, first_windows_missed):
-    """30 holders of an item come too late for the first window; in sliding windows in time for the next ones."""
-    plan = small_plan(12, sliding=sliding, hits_per_user=3, window_seconds=60)
-    early, missed_end = (START + 1) * MICROS, START + 60 // sliding * first_windows_missed
-    in_time = [(f"u{user}", "news", early) for user in range(30)]
-    busy = [(f"u{user}", "sport", (missed_end + 1) * MICROS) for user in range(40)]
-    tip = ("tip", "tip", (missed_end + 21) * MICROS)
-    log = [Arrival(event, event[2]) for event in (*in_time, *busy, tip)]
-    late = (missed_end + 20) * MICROS + 1
-    log += [Arrival((f"u{user}", "news", early), late) for user in range(30, 60)]
-    reports, _, counts = ran(tmp_path, MemoryStream.of([log], 7), plan, clock=StreamClock(kind, 20, 0, 10**6, 0.2))
-    assert reports == reference([*in_time, *busy, tip], plan)
-    assert counts["events_late"] == 30
 
 
 def test_a_stop_file_ends_the_run_with_what_arrived_before_it(tmp_path):

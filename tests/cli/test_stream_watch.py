@@ -28,16 +28,12 @@ END = RunEnded("events", 4, reports=2)
 
 
 class Sink:
-    """Has one content at each read, the last one forever; None is an outage. Gives what is new.
-
-    made_anew: the reads at which it is another one, so that all is new again.
-    """
+    """Has one content at each read, the last one forever; None is an outage. Gives what is new."""
 
     path = "reports"
 
-    def __init__(self, *answers, made_anew=()):
-        self.answers, self.made_anew = list(answers), made_anew
-        self.reads = self.given = 0
+    def __init__(self, *answers):
+        self.answers, self.known, self.reads = list(answers), [], 0
 
     def follow(self, run_id):
         assert run_id == "run-1"
@@ -45,20 +41,19 @@ class Sink:
 
     def read_new(self):
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
-        is_new = self.reads == 0 or self.reads in self.made_anew
         self.reads += 1
         if answer is None:
             raise StreamError("the folder 'r' cannot be used: the store is away.")
         reports, ended = answer
-        before, self.given = 0 if is_new else self.given, len(reports)
-        return None, reports[before:], ended, is_new
+        before, self.known = len(self.known), reports
+        return None, reports[before:], ended
 
 
 class Job:
-    """Runs until the sink was read so often. error: what it has failed with then. gauges: what its runner tells."""
+    """Runs until the sink was read so often. error: what it has failed with then."""
 
-    def __init__(self, sink, reads=99, error=None, gauges=None):
-        self.sink, self.reads, self.error, self.gauges = sink, reads, error, gauges or {}
+    def __init__(self, sink, reads=99, error=None):
+        self.sink, self.reads, self.error = sink, reads, error
         self.is_cancelled = False
 
     @property
@@ -70,7 +65,7 @@ class Job:
             raise self.error
 
     def counts_and_gauges(self):
-        return {"events_read": 7}, self.gauges
+        return {"events_read": 7}, {}
 
     def cancel(self):
         self.is_cancelled = True
@@ -113,12 +108,6 @@ def test_an_outage_is_told_once_and_what_comes_after_it_is_shown(status):
     assert "trying again for 120 s: the folder 'r' cannot be used" in status.lines[0]
 
 
-def test_a_window_is_shown_once_also_if_the_sink_is_another_one_and_only_what_it_has_counts(status):
-    watched = slow(Sink((REPORTS, None), (REPORTS[:1], END), (REPORTS, END), made_anew=[1]), 1)
-    assert [watched.check(), watched.check(), watched.check()] == [None, None, END]
-    assert status.shown == REPORTS
-
-
 def test_an_outage_that_lasts_is_an_error_but_never_at_the_first_look(status):
     watched = slow(Sink(None), 60)
     assert [watched.check(), watched.check()] == [None, None]
@@ -139,11 +128,10 @@ def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read(sta
 
 def test_a_command_tolerates_an_outage_of_the_output_and_leaves_no_job_behind(status):
     sink = Sink(([], None), None, None, (REPORTS, END))
-    job = Job(sink, gauges={"partitions_unread": 1})
+    job = Job(sink)
     watch_of(sink).to_the_end(job)
     assert job.is_cancelled
     assert status.shown == REPORTS
-    assert any("1 partitions were added to --input. This run does not read them." in line for line in status.lines)
     assert status.lines[-2:] == [
         "The declared range is over: all 4 windows are closed; nothing more is answered.",
         "2 windows with heavy items; see all with: shh show reports",

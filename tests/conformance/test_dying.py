@@ -10,6 +10,7 @@ import pathlib
 import random
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -162,8 +163,7 @@ class Stream:
         return round(self._now * MICROS) * 1000
 
     def _new_process(self) -> None:
-        self._patch.setattr(partition_poller, "_CONFIRMED", {})
-        self._patch.setattr(partition_poller, "_ASKED", {})
+        self._patch.setattr(partition_poller, "_QUESTIONS", defaultdict(partition_poller._Question))
 
     def _wait(self) -> None:
         """Also a stop file comes, goes away again, and comes at another time."""

@@ -122,10 +122,10 @@ def test_what_is_gone_is_never_passed_over(server):
         polled = reader.poll(polled.position, max_records=10, max_seconds=5)
     server.delete_records("deleted", 0, 50)
     for other in (_reader(server, "deleted"), _reader(server, "deleted")):
-        with pytest.raises(StreamError, match=r"deleted:0 no longer has the offset \d+: its retention"):
+        with pytest.raises(StreamError, match=r"deleted:0 does not have the offset \d+: its retention"):
             _read_to_the_end(other, polled.position)
     assert _event_times(_read_to_the_end(_reader(server, "deleted"))) == _times(50, 100)
-    with pytest.raises(StreamError, match="deleted:0 ends before the offset 101"):
+    with pytest.raises(StreamError, match="deleted:0 does not have the offset 101"):
         _read_to_the_end(_reader(server, "deleted"), "101")
     for position in ("", "[]", "-1"):
         with pytest.raises(

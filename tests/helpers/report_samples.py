@@ -55,7 +55,7 @@ def write_all(folder, reports, ended=None, header=HEADER):
 
 def files_of(folder):
     """Hidden ones too: equal if and only if nothing was written meanwhile."""
-    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir() if path.is_file()}
 
 
 def read_all(path):

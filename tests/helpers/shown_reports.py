@@ -1,5 +1,6 @@
 """Reports that `shh show` is tested with, and how its table is drawn without the command."""
 
+import dataclasses
 import io
 import unicodedata
 
@@ -9,6 +10,7 @@ from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, Window
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.report_words import legend, windows_table
+from tests.helpers.page_reports import header_of, hourly_plan
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
@@ -25,7 +27,8 @@ LABELS = [
     report(0, HeavyHitter("iphone", ABOVE, None), HeavyHitter("the beatles", BETWEEN, 812)),
     report(5, HeavyHitter("android", ABOVE, None), length=36 * HOUR),
 ]
-NAMES_HEADER = ReportHeader("run-2", "news", "Each user's log.", {"contributions": {"size_error": 0.001}})
+_PAID = dataclasses.replace(hourly_plan().paid_contributions, size_error=0.001)
+NAMES_HEADER = header_of(dataclasses.replace(hourly_plan(), contributions=_PAID))
 NAMES = [
     report(0, HeavyHitter("big", None, None, 3, 240), HeavyHitter("new", None, None, 1, 12))._replace(
         epsilon_spent=2.0
@@ -36,16 +39,16 @@ NAMES = [
 ]
 
 
-def rendered(reports, *, width=100, color=False, are_all=False, **options):
+def rendered(reports, *, width=100, color=False, plan=None, **options):
     console = Console(
         file=io.StringIO(), width=width, force_terminal=color, color_system="truecolor" if color else None
     )
-    console.print(windows_table(list(trends(options.get("plan", {}), reports, are_all=are_all)), **options))
+    console.print(windows_table(list(trends(plan, reports)), **options))
     return console.file.getvalue()
 
 
 def legend_of(reports, plan=None):
-    return legend(trends(plan or {}, reports), plan=plan)
+    return legend(trends(plan, reports), plan)
 
 
 def hostile_characters(text):

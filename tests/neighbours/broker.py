@@ -67,10 +67,6 @@ class Consumer:
     def __init__(self, partition: Partition) -> None:
         self._partition, self._at, self._is_at_end = partition, 0, False
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        described = type("Described", (), {"error": None, "partitions": [0]})
-        return type("Metadata", (), {"topics": {topic: described}})
-
     def get_watermark_offsets(self, partition: Any, timeout: float, cached: bool) -> tuple[int, int]:
         return 0, self._partition.end()
 
@@ -106,4 +102,4 @@ class Brokers:
         monkeypatch.setattr(KafkaTopic, "open_consumer", lambda topic, **_: Consumer(self.partitions[topic.topic]))
 
     def reader(self, topic: KafkaTopic, since_micros: int = 0) -> KafkaReader:
-        return KafkaPartition(topic, 0, 1).open(since_micros)
+        return KafkaPartition(topic, 0).open(since_micros)

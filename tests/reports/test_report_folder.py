@@ -6,8 +6,6 @@ import os
 import pathlib
 import shutil
 import signal
-import stat
-import time
 
 import pytest
 
@@ -81,11 +79,11 @@ def windows_of(folder):
 
 
 def test_what_is_written_is_read_in_order(folder):
-    assert folder.before() == folder.read("run-1") == (None, [], None)
+    assert folder.read("run-1") == (None, [], None)
     assert write(folder, REPORTS[::-1], ended=None) == KEYS[::-1]
     assert folder.read("run-1") == (HEADER, REPORTS, None)
     assert write(folder, []) == ["news|end"]
-    assert folder.read("run-1") == folder.before() == (HEADER, REPORTS, ENDED)
+    assert folder.read("run-1") == (HEADER, REPORTS, ENDED)
     assert read_report(folder.path) == Report(HEADER, tuple(REPORTS), ENDED)
 
 
@@ -161,12 +159,11 @@ def test_files_of_others_are_not_touched(folder, tmp_path):
         remote_files.put_new(folder.place("thesis.tex"), b"mine")
     else:
         pathlib.Path(folder.path).mkdir(parents=True)
-        dead = ".header.json.0123456789abcdef0123456789abcdef.tmp"
-        pathlib.Path(folder.path, dead).touch()
-        assert folder.before() == (None, [], None)
+        pathlib.Path(folder.path, ".header.json.0123456789abcdef.partial").mkdir()  # of a worker that died
+        assert folder.read() == (None, [], None)
         pathlib.Path(folder.path, "thesis.tex").write_text("mine")
     before = stored(folder)
-    for asked in (folder.before, lambda: folder.open(HEADER)):
+    for asked in (folder.read, lambda: folder.open(HEADER)):
         with pytest.raises(StreamError, match="holds other files"):
             asked()
     assert stored(folder) == before
@@ -184,15 +181,15 @@ def test_a_place_that_cannot_hold_reports_is_refused(place):
 
 def test_a_follower_reads_each_report_once(folder):
     follower = folder.follow("run-1")
-    assert follower.read_new() == (None, [], None, True)
+    assert follower.read_new() == (None, [], None)
     write(folder, REPORTS[1:3], None)
-    assert follower.read_new()[:3] == (HEADER, REPORTS[1:3], None)
-    assert follower.read_new() == (HEADER, [], None, False)
+    assert follower.read_new() == (HEADER, REPORTS[1:3], None)
+    assert follower.read_new() == (HEADER, [], None)
     write(folder, [REPORTS[1], REPORTS[3], REPORTS[0]], None)
-    assert follower.read_new() == (HEADER, [REPORTS[0], REPORTS[3]], None, False)
+    assert follower.read_new() == (HEADER, [REPORTS[0], REPORTS[3]], None)
     write(folder, [])
-    assert follower.read_new() == (HEADER, [], ENDED, False)
-    assert folder.follow("run-1").read_new() == (HEADER, REPORTS, ENDED, True)
+    assert follower.read_new() == (HEADER, [], ENDED)
+    assert len(follower.known) == len(REPORTS)
 
 
 def test_an_error_loses_nothing_and_what_was_read_is_not_read_again(on_disk):
@@ -207,30 +204,14 @@ def test_an_error_loses_nothing_and_what_was_read_is_not_read_again(on_disk):
     with pytest.raises(StreamError):
         follower.read_new()
     path.write_bytes(content)
-    assert follower.read_new() == (HEADER, WINDOWS[1:3], None, False)
-
-
-def test_another_run_in_its_place_is_a_first_reading(on_disk):
-    other, theirs = header("run-2"), [one_item(1, 77), WINDOWS[4]]
-    whichever = on_disk.follow()
-    write(on_disk, WINDOWS[:3], None)
-    assert whichever.read_new() == (HEADER, WINDOWS[:3], None, True)
-    shutil.rmtree(on_disk.path)
-    write(on_disk, theirs, None, other)
-    assert whichever.read_new() == (other, theirs, None, True)
-    assert whichever.read_new() == (other, [], None, False)
+    assert follower.read_new() == (HEADER, WINDOWS[1:3], None)
 
 
 # --- Files of a disk
 
 
-def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_elsewhere(on_disk, tmp_path):
-    before = os.umask(0o077)
-    try:
-        write(on_disk)
-    finally:
-        os.umask(before)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in pathlib.Path(on_disk.path).iterdir()} == {0o644}
+def test_windows_are_report_files_which_are_the_same_elsewhere(on_disk, tmp_path):
+    write(on_disk)
     times = ["2017-10-01T030000Z", "2017-10-01T050000Z", "2017-10-01T100000Z", "2017-10-02T090000Z"]
     assert [path.name[:18] for path in windows_of(on_disk)] == times
     assert {*files_of(on_disk.path)} - {path.name for path in windows_of(on_disk)} == {"header.json", "ended.json"}
@@ -317,17 +298,6 @@ def test_a_window_of_another_stream_under_its_own_name_is_refused(on_disk, tmp_p
         on_disk.read()
 
 
-def test_what_the_dead_left_is_removed_when_it_is_old(on_disk):
-    write(on_disk)
-    before = files_of(on_disk.path)
-    names = [f".2017-10-01T030000Z-00000000.jsonl.{number:032x}.tmp" for number in range(2)]
-    for name in names:
-        pathlib.Path(on_disk.path, name).write_bytes(b"half")
-    os.utime(pathlib.Path(on_disk.path, names[0]), times=(time.time() - 4000,) * 2)
-    on_disk.open(HEADER)
-    assert files_of(on_disk.path) == {**before, names[1]: b"half"}
-
-
 # --- Workers that meet, and that die
 
 
@@ -361,10 +331,10 @@ def lose_races(folder, interrupted):
     assert folder.read() == (HEADER, [one_item(3, 40), one_item(4, 40)], ENDED)
 
 
-@pytest.mark.parametrize("step", ["fchmod", "fsync", "link"])  # of the second one, behind its look for an answer
+@pytest.mark.parametrize("step", ["mkdir", "fsync", "link"])  # of the second one, behind its look for an answer
 def test_the_loser_of_a_race_on_a_disk_is_refused_and_the_first_answer_stays(on_disk, monkeypatch, step):
     lose_races(on_disk, lambda other: interrupted_at(monkeypatch, os, step, other))
-    assert not [name for name in files_of(on_disk.path) if name.endswith(".tmp")], "and what it had begun is tidied up"
+    assert not [name for name in files_of(on_disk.path) if name.startswith(".")], "and what it had begun is tidied up"
 
 
 def test_the_loser_of_a_race_in_a_store_is_refused_and_the_first_answer_stays(bucket, monkeypatch):
@@ -372,7 +342,7 @@ def test_the_loser_of_a_race_in_a_store_is_refused_and_the_first_answer_stays(bu
     lose_races(folder, lambda other: interrupted_at(monkeypatch, remote_files, "_put", other))
 
 
-@pytest.mark.parametrize("step", ["fchmod", "fsync", "link", "unlink"])
+@pytest.mark.parametrize("step", ["mkdir", "fsync", "link", "unlink"])
 def test_a_worker_that_dies_between_two_steps_is_made_good(on_disk, step):
     """Before and after each step of a file, as a process would stop there: nothing is tidied up."""
     writer = on_disk.open(HEADER)

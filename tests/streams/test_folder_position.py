@@ -1,7 +1,6 @@
 """How far a folder was read: by time that passes only by sleeping, and as it is stored."""
 
 import json
-import os
 import time
 import types
 
@@ -53,18 +52,6 @@ def test_a_folder_is_passed_when_what_came_by_then_is_read(tmp_path, clock):
     assert not reader.confirm_end()
     reader.poll(None, max_records=1, max_seconds=0.0)
     assert not reader.confirm_passed(), "asked anew"
-
-
-@pytest.mark.parametrize(("later", "is_listed"), [(2_000_000_000, True), (2_000_000_001, False)])
-def test_a_folder_is_listed_again_while_its_time_is_coarse(tmp_path, clock, monkeypatch, later, is_listed):
-    os.utime(tmp_path, ns=(10**18, 10**18))
-    clock.nanos = 10**18 + later
-    reader = open_reader(tmp_path)
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    listed, real = [], os.scandir
-    monkeypatch.setattr(log_folder.os, "scandir", lambda path: listed.append(path) or real(path))
-    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
-    assert listed == [str(tmp_path)] * is_listed
 
 
 @pytest.mark.parametrize(("later", "last"), [(-1, "a.csv"), (0, "b.csv")])

@@ -12,7 +12,7 @@ from dp_transforms.cli.stream import command, stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic
-from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, check_clock, check_topic
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, check_topic
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.stores.kafka_client import client_settings, error_name, read_client_config_file, silent_logger
 from tests.helpers.small_runs import key_file
@@ -102,7 +102,7 @@ def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told():
     cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics("clicks", timeout=60).brokers.values()))
     topic = KafkaTopic(f"{broker.host}:{broker.port}", "clicks", FIELDS)
-    assert topic.partitions() == [KafkaPartition(topic, number, 4) for number in range(4)]
+    assert topic.partitions() == [KafkaPartition(topic, number) for number in range(4)]
     assert [partition.name for partition in topic.partitions()] == [f"clicks:{number}" for number in range(4)]
     assert len(dataclasses.replace(topic, first_partitions=3).partitions()) == 3
     with pytest.raises(StreamError, match=r"has 4 partitions, and this run reads 5\. Bring the others back"):
@@ -195,13 +195,7 @@ class Administrator:
 
 @pytest.mark.parametrize(
     ("entries", "wanted"),
-    [
-        ({"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}, (True, False)),
-        ({"message.timestamp.type": "CreateTime", "cleanup.policy": "compact,delete"}, (False, True)),
-        ({"cleanup.policy": "compact"}, (None, True)),
-        ({"message.timestamp.type": "LogAppendTime"}, (True, None)),
-        (trouble("TOPIC_AUTHORIZATION_FAILED"), (None, None)),
-    ],
+    [({"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}), (trouble("TOPIC_AUTHORIZATION_FAILED"), {})],
 )
 def test_what_a_broker_says_of_a_topic(monkeypatch, entries, wanted):
     monkeypatch.setattr(admin, "AdminClient", lambda *_, **__: Administrator(entries))
@@ -216,41 +210,35 @@ def test_a_broker_that_fails_while_it_is_asked_is_named(monkeypatch):
 
 # --- Whose clock a topic has, before a run begins
 
-
-def lines_of_check(monkeypatch, append_times, *, kind="arrival", only=True, is_compacted=None):
-    """What the operator is told."""
-    monkeypatch.setattr(KafkaTopic, "settings", lambda topic: (append_times, is_compacted))
-    lines, topic = [], dataclasses.replace(TOPIC, append_times_only=only)
-    check_clock(StreamClock(kind), lines.append)
-    check_topic(topic, StreamClock(kind), lines.append, allow="--clock producer")
-    return lines
+BROKERS, PRODUCERS = ({"message.timestamp.type": f"{kind}Time"} for kind in ("LogAppend", "Create"))
 
 
-def test_the_brokers_clock_needs_no_word(monkeypatch):
-    assert lines_of_check(monkeypatch, True, is_compacted=False) == []
-    for append_times in (False, True, None):
-        (line,) = lines_of_check(monkeypatch, append_times, kind="event", only=False)
-        assert "one event far ahead closes windows for everybody" in line
-
-
-def test_the_producers_clock_is_refused_unless_it_is_asked_for(monkeypatch):
-    with pytest.raises(StreamError, match="give --clock producer") as raised:
-        lines_of_check(monkeypatch, False)
-    assert "--entity-name t --add-config message.timestamp.type=LogAppendTime" in str(raised.value)
-    for append_times in (False, True, None):
-        (line,) = lines_of_check(monkeypatch, append_times, only=False)
-        assert line.startswith("--clock producer: ")
-
-
-def test_who_is_not_told_says_so(monkeypatch):
-    (line,) = lines_of_check(monkeypatch, None)
-    assert "Records with a producer's time are rejected" in line
-
-
-@pytest.mark.parametrize("kind", ["arrival", "event"])
-def test_a_compacted_topic_is_refused(monkeypatch, kind):
-    with pytest.raises(StreamError, match=r"compacted \(cleanup.policy\)"):
-        lines_of_check(monkeypatch, True, kind=kind, is_compacted=True)
+@pytest.mark.parametrize(
+    ("said", "kind", "only", "refused"),
+    [
+        (BROKERS | {"cleanup.policy": "delete"}, "arrival", True, None),
+        (
+            PRODUCERS,
+            "arrival",
+            True,
+            "message.timestamp.type=LogAppendTime.* give --clock producer",
+        ),
+        (PRODUCERS, "arrival", False, None),
+        (PRODUCERS, "event", False, None),
+        ({}, "arrival", True, None),
+        *((BROKERS | {"cleanup.policy": "compact,delete"}, kind, True, "compacted") for kind in ("arrival", "event")),
+    ],
+)
+def test_a_topic_that_loses_records_or_whose_producers_could_move_the_clock_is_refused(
+    monkeypatch, said, kind, only, refused
+):
+    monkeypatch.setattr(KafkaTopic, "settings", lambda _: said)
+    topic = dataclasses.replace(TOPIC, append_times_only=only)
+    if refused is None:
+        check_topic(topic, StreamClock(kind))
+        return
+    with pytest.raises(StreamError, match=refused):
+        check_topic(topic, StreamClock(kind))
 
 
 @pytest.mark.parametrize(

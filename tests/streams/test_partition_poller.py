@@ -109,26 +109,6 @@ class Unstamped:
         return dataclasses.replace(polled, passed_micros=None)
 
 
-def test_a_partition_is_not_idle_before_its_reader_was_open_for_so_long():
-    """Long after the last window, a process begins: what came while nobody looked may be under way."""
-    reader, stepped = MemoryPartition("p", (), 100).open(), poller(confirm=True)
-    progress, late = stepped.start(), 10**6
-    for since, is_idle in ((late, False), (late - 14, False), (late - 15, True)):
-        stepped.step_at("p", progress, reader, at(late), open_since_micros=at(since))
-        assert (progress.intent is not None) == is_idle
-
-
-def test_a_partition_is_not_idle_in_a_poll_that_brings_something():
-    """Records without any clock value; behind them, in the same poll, the end."""
-    reader = MemoryPartition("p", (Arrival(BROKEN, at(0)),), 100).open()
-    stepped = poller(confirm=True)
-    progress = stepped.start()
-    assert stepped.step_at("p", progress, Unstamped(reader), at(10**6)).counts["records_read"] == 1
-    assert progress.intent is None
-    stepped.step_at("p", progress, Unstamped(reader), at(10**6))
-    assert progress.intent is not None
-
-
 def test_items_outside_the_domain_do_not_shift_who_is_late():
     """x' holds an item of no domain, in time. Behind it come events of others, some in time and some late."""
     held = settings_of(PLAN)
@@ -271,9 +251,8 @@ def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act():
     progress = stepped.restore(progress.to_bytes())
     again = stepped.step_at("p", progress, reader, now, find_stop=lambda: at(12))
     assert (again.marker, again.messages, progress.position) == (stopped.marker, [], "4")
-    acted = stepped.step_at("p", progress, reader, now, is_confirmed=True)
+    stepped.step_at("p", progress, reader, now, is_confirmed=True)
     assert progress.stop_micros == at(7)
-    assert [step.counts["intents"] for step in (stopped, again, acted)] == [0, 0, 1]
     steps = [stepped.step_at("p", progress, reader, now, find_stop=lambda: at(12)) for _ in range(3)]
     assert [step.counts["events_after_stop"] for step in steps] == [0, 2, 0]
     assert (progress.position, progress.next_window, progress.is_read) == ("10", 0, False)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.errors import StreamError
-from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, PartitionProgress, StreamClock
+from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import SECRET, batch_of, settings_of, small_plan
@@ -147,15 +147,29 @@ def test_times_at_the_limits_of_64_bits_do_not_wrap_around(kind, hostile):
 
 
 def test_the_wall_clock_is_asked_only_when_idle_for_long_enough_and_when_it_would_close_something():
-    progress = PartitionProgress(SLIDING, CLOCK, SHARDS)
+    progress, nothing = PartitionProgress(SLIDING, CLOCK, SHARDS), polled([], is_at_end=True)
     progress.take(polled([(1001, 1001)]), at(1001))
+
+    def wanted(now, since=CLOCK_BEGIN, of=nothing):
+        return progress.wanted_clock_micros(of, now, since)
+
     first_close = 1010 + 7 + 3 + 15  # its end, lateness, disorder and the idle timeout
-    assert progress.idle_clock_micros(at(first_close), CLOCK_BEGIN) is None
-    assert progress.idle_clock_micros(at(first_close) + 1, CLOCK_BEGIN) == at(1020) + 1
-    assert progress.idle_clock_micros(at(first_close) + 1, at(first_close) - at(15) + 2) is None  # opened too lately
+    assert wanted(at(first_close)) is None
+    assert wanted(at(first_close) + 1) == at(1020) + 1
+    assert wanted(at(first_close) + 1, at(first_close) - at(15) + 2) is None, "opened too lately"
+    for brings in (polled([(1002, 1002)], is_at_end=True), polled([])):
+        assert wanted(at(first_close) + 1, of=brings) is None, "it is not idle"
     progress.take(polled([(1002, 1002)]), at(first_close))  # read just now
-    assert progress.idle_clock_micros(at(first_close) + 1, CLOCK_BEGIN) is None
-    assert progress.idle_clock_micros(at(first_close + 15), CLOCK_BEGIN) == at(first_close)
+    assert wanted(at(first_close) + 1) is None
+    assert wanted(at(first_close + 15)) == at(first_close)
+    # After a stop the log is given the time that it needs to show what arrived before.
+    progress.intend("stop", at(1020))
+    progress.act()
+    assert wanted(at(1020 + 15) - 1) is None
+    assert wanted(at(1020 + 15)) == CLOCK_END
+    shorter = PartitionProgress(SLIDING, StreamClock("arrival", 7, 3, 20, 15, 4), SHARDS)
+    shorter.stop_micros = at(1020)
+    assert [shorter.wanted_clock_micros(nothing, at(1024) - early, 0) for early in (1, 0)] == [None, CLOCK_END]
 
 
 def test_an_intent_survives_a_restart_and_acts_once():
@@ -192,16 +206,6 @@ def test_what_arrived_after_the_stop_counts_nowhere_and_makes_nobody_late(kind):
         assert (after, taken.late) == (2, 0)
         assert progress.clock_micros == (at(1020) if kind == "arrival" else at(1003)), "the same however it is cut"
         assert progress.windows_due == 0
-
-
-def test_after_a_stop_the_log_is_given_the_time_that_it_needs():
-    progress = PartitionProgress(SLIDING, StreamClock("arrival", 7, 3, 20, 15, 4), SHARDS)
-    assert not progress.shows_all_that_counts(at(10**6)), "nobody has asked"
-    progress.intend("stop", at(1020))
-    progress.act()
-    assert not progress.shows_all_that_counts(at(1024) - 1)
-    assert progress.shows_all_that_counts(at(1024))
-    assert StreamClock("event", 7, 3, 20, 15).shown_within_micros == at(15)
 
 
 def test_a_stop_allows_for_what_clocks_differ():

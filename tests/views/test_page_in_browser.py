@@ -82,7 +82,7 @@ def test_counts_order_what_is_of_one_size(opened):
     page = opened(text=report_page(header_of(plan), [report._replace(heavy_hitters=found)], datetime.UTC))
     page.wait_for_selector("html[data-ready]", state="attached")
     assert list(ranked(page)) == ["much", "also", "little", "none"]
-    (trend,) = trends(header_of(plan).plan, [report._replace(heavy_hitters=found)])
+    (trend,) = trends(plan, [report._replace(heavy_hitters=found)])
     assert [entry.hitter.item for entry in trend.entries] == ["much", "also", "little", "none"]
 
 
@@ -135,7 +135,7 @@ def test_ranks_and_changes_are_those_of_the_other_commands(opened, is_known):
     held = {f"item {n}": {w: next(sizes) for w in range(12) if (w * w + n) % 5} for n in range(5)}
     header = header_of(PLAN) if is_known else dataclasses.replace(header_of(PLAN), plan={})
     reports = [each for number, each in enumerate(reports_of(PLAN, held)) if number not in (4, 5)]
-    found = list(trends(header.plan, reports))
+    found = list(trends(header.checked_plan(), reports))
     changes = {entry.change for each in found for entry in each.entries}
     assert changes >= {"new", "same", *(("rising", "falling") if is_known else ())}
     page = opened(text=report_page(header, reports, datetime.UTC))

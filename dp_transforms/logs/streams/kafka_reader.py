@@ -6,7 +6,6 @@ lines of log files. Rejected records are reported by offset, with a reason that 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ PRODUCERS_TIME = "its time was set by its producer, not by the broker"
 
 _ASK_SECONDS = 1.0
 _CONFIRM_SECONDS = 5.0  # how often a partition without new records is asked whether it still answers
-_LOOK_SECONDS = 60.0  # how often one reader looks for partitions that were added
 _AT_ONCE = 500  # messages; more of them would make Python look for garbage, among all that the process has
 _MAX_MILLIS = 253_402_300_800_000  # 10000-01-01
 _NO_TIME, _CREATE_TIME = 0, 1  # kinds of a record's timestamp, as the client numbers them
@@ -77,20 +75,6 @@ class RecordDecoder:
         return id_columns.events_of(source, columns, rows[is_kept], broken, positions.take)
 
 
-class _Records:
-    """What is needed of the messages of one poll. timestamps: the kind and the milliseconds of each, in turn."""
-
-    def __init__(self) -> None:
-        self.values: list[bytes | None] = []
-        self.offsets: list[int] = []
-        self.timestamps: list[int] = []
-
-    def add(self, messages: list[Any]) -> None:
-        self.values += [message.value() for message in messages]
-        self.offsets += [message.offset() for message in messages]
-        self.timestamps += [part for message in messages for part in message.timestamp()]
-
-
 class KafkaReader:
     """Reads one partition. It connects at the first poll, and again when a poll does not follow the one before."""
 
@@ -106,8 +90,6 @@ class KafkaReader:
         self._confirmed_at = 0.0  # monotonic seconds of the last answer
         self._failing_since: float | None = None
         self._last_error: object = None
-        self._is_withheld = False  # the broker shows records but does not send them
-        self._asked_at = -math.inf  # when new partitions were last looked for, in monotonic seconds
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         """See `PartitionReader`. Returns no records while brokers restart, or while one shows records but sends none.
@@ -123,16 +105,19 @@ class KafkaReader:
             if not self._open_at(offset, max(0.1, max_seconds)):
                 self._check_patience()
                 return Polled(id_columns.empty_batch(), np.zeros(0, np.int64), position, 0, False)
-        records, asked = _Records(), 1
+        values, offsets, stamps, asked = list[bytes | None](), list[int](), list[int](), 1
         while asked:
-            messages = self._consume(asked, 0.0 if records.values else max(0.0, deadline - time.monotonic()))
-            records.add(messages)
-            asked = 0 if len(messages) < asked else min(_AT_ONCE, max_records - len(records.values))
-        if not records.values:
+            messages = self._consume(asked, 0.0 if values else max(0.0, deadline - time.monotonic()))
+            values += [message.value() for message in messages]
+            offsets += [message.offset() for message in messages]
+            stamps += [part for message in messages for part in message.timestamp()]
+            asked = 0 if len(messages) < asked else min(_AT_ONCE, max_records - len(values))
+        if not values:
             if time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
                 self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
             self._check_patience()
-        return self._polled(records, max_records)
+        kinds, millis = np.array(stamps, np.int64).reshape(-1, 2).T
+        return self._polled(values, np.array(offsets, np.int64), kinds, millis, max_records)
 
     def confirm_end(self) -> bool:
         """See `PartitionReader`. To have reached the end before is not enough: newer records may be on their way."""
@@ -165,7 +150,7 @@ class KafkaReader:
         if watermarks is None or offset is None:
             return False
         if not watermarks[0] <= offset <= watermarks[1]:
-            raise self._gone(offset, watermarks[0])
+            raise self._gone(offset)
         self._consumer.assign([self._topic_partition(offset)])
         self._next = offset
         return True
@@ -196,7 +181,7 @@ class KafkaReader:
             self._confirm()
         else:
             # The records are on their way, or will never come.
-            self._is_at_end, self._is_withheld, self._confirmed_at = False, True, time.monotonic()
+            self._is_at_end, self._confirmed_at = False, time.monotonic()
             self._failing_since = self._failing_since or time.monotonic()
         return watermarks
 
@@ -234,30 +219,27 @@ class KafkaReader:
                 self._next, self._is_at_end = max(self._next or 0, message.offset()), message is messages[-1]
                 self._confirm()
             elif trouble.name() in _OFFSET_IS_GONE:
-                watermarks = self._ask_watermarks(_ASK_SECONDS)
-                if watermarks is None:  # so nobody knows whether it is gone for good
+                if self._ask_watermarks(_ASK_SECONDS) is None:  # so nobody knows whether it is gone for good
                     raise self._topic.unreachable(self._last_error)
-                raise self._gone(self._next or 0, watermarks[0])
+                raise self._gone(self._next or 0)
             else:
                 self._note_error(trouble)
         return good
 
-    def _gone(self, offset: int, low: int) -> StreamError:
-        problem = f"the Kafka partition {on_one_line(self._partition.name)} no longer has the offset {offset}: its"
-        problem += " retention deleted it before it was read. Give the topic a longer retention, and start a new run."
-        if offset >= low:
-            problem = f"the Kafka partition {on_one_line(self._partition.name)} ends before the offset {offset}: it has"
-            problem += " lost records or was created again. Start a new run."
-        return StreamError(problem)
+    def _gone(self, offset: int) -> StreamError:
+        return StreamError(
+            f"the Kafka partition {on_one_line(self._partition.name)} does not have the offset {offset}: its retention"
+            " deleted it before it was read, or it has lost records, or was created again. Give the topic a longer"
+            " retention, and start a new run."
+        )
 
     def _confirm(self) -> None:
         self._confirmed_at, self._failing_since, self._last_error = time.monotonic(), None, None
-        self._is_withheld = False
 
     def _note_error(self, error: Any) -> None:
         if kafka_client.error_name(error).startswith("GROUP_"):  # no group is used, so its permissions do not matter
             return
-        self._last_error, self._is_withheld = error, False
+        self._last_error = error
         self._failing_since = self._failing_since or time.monotonic()
 
     def _check_patience(self) -> None:
@@ -265,11 +247,6 @@ class KafkaReader:
             return
         seconds = time.monotonic() - self._failing_since
         if kafka_client.error_name(self._last_error) in _FATAL or seconds > self._topic.unreachable_seconds:
-            if self._is_withheld:
-                raise StreamError(
-                    f"the Kafka partition {on_one_line(self._partition.name)} has records that no broker sends."
-                    " Check its replicas and its leader."
-                )
             raise self._topic.unreachable(self._last_error)
 
     def _behind(self) -> int:
@@ -277,21 +254,8 @@ class KafkaReader:
         end = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=0, cached=True)[1]
         return int(end) - (self._next or 0)
 
-    def _look_for_partitions(self) -> int | None:
-        """`Polled.partitions_unread`, now and then, by the reader of the first one."""
-        if self._partition.number or time.monotonic() - self._asked_at < _LOOK_SECONDS:
-            return None
-        self._asked_at = time.monotonic()
-        try:
-            found = self._consumer.list_topics(self._topic.topic, timeout=1.0).topics.get(self._topic.topic)
-        except self._kafka.KafkaException:
-            return None
-        return None if found is None or found.error else len(found.partitions) - self._partition.of
-
-    def _polled(self, records: _Records, max_records: int) -> Polled:
-        name, values, count = self._partition.name, records.values, len(records.values)
-        offsets = np.array(records.offsets, np.int64)
-        kinds, millis = np.array(records.timestamps, np.int64).reshape(count, 2).T
+    def _polled(self, values: list[bytes | None], offsets: Rows, kinds: Rows, millis: Rows, max_records: int) -> Polled:
+        name, count = self._partition.name, len(values)
         reasons = {NO_ARRIVAL_TIME: np.flatnonzero((kinds == _NO_TIME) | (millis < 0) | (millis >= _MAX_MILLIS))}
         if self._topic.append_times_only:
             reasons[PRODUCERS_TIME] = np.flatnonzero(kinds == _CREATE_TIME)
@@ -310,7 +274,6 @@ class KafkaReader:
             records=count,
             is_at_end=self._is_at_end and self._failing_since is None,
             rejected=(*rejected, *decoded.rejected),
-            partitions_unread=self._look_for_partitions(),
             is_drained=0 < count < max_records and self._behind() <= count,
         )
 

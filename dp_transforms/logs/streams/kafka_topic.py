@@ -2,7 +2,7 @@
 
 Only records of committed transactions are read. The arrival of an event is the timestamp of its record: with
 ``message.timestamp.type=LogAppendTime`` the broker's own clock. Whose clock closes windows, and whether a topic keeps
-all records, is refused or said before a run begins (`check_clock`, `check_topic`).
+all records, is asked before a run begins (`check_topic`).
 
 Offsets may have gaps (transaction markers). Once reading has begun, records that the topic no longer has are never
 skipped: a stored offset before its beginning or after its end is a StreamError, because the windows would have other
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dp_transforms.checks import on_one_line
@@ -43,8 +43,7 @@ _ASK_SECONDS = 8.0
 
 @dataclasses.dataclass(frozen=True)
 class KafkaTopic:
-    """All partitions of a topic, as they are when the pipeline is built. What is added later is not read: a reader
-    tells it to the operator.
+    """All partitions of a topic, as they are when the pipeline is built. What is added later is not read.
 
     bootstrap_servers: ``host:port``, several with commas between.
     client_config_file: a properties file (``key=value``) with more settings of librdkafka, such as
@@ -98,12 +97,11 @@ class KafkaTopic:
                 f"the Kafka topic {on_one_line(self.topic)} has {len(numbers)} partitions, and this run reads {wanted}."
                 " Bring the others back; if that cannot be, this run ends here."
             )
-        return [KafkaPartition(self, number, wanted) for number in range(wanted)]
+        return [KafkaPartition(self, number) for number in range(wanted)]
 
-    def settings(self) -> tuple[bool | None, bool | None]:
-        """Whether the broker sets the times of records itself (``message.timestamp.type=LogAppendTime``), and whether a
-        newer record removes older ones of the same key (``cleanup.policy``). None: it does not tell this client. Raises
-        StreamError if no broker answers."""
+    def settings(self) -> dict[str, str]:
+        """What the broker tells this client of the topic; nothing if it may not ask. Raises StreamError if no broker
+        answers."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         admin = confluent_kafka.admin
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
@@ -114,11 +112,9 @@ class KafkaTopic:
             entries = answer.result(timeout=_ASK_SECONDS + 2)
         except confluent_kafka.KafkaException as error:
             if "AUTHORIZATION" in kafka_client.error_name(error):
-                return None, None
+                return {}
             raise self.unreachable(error) from None
-        time_type, cleanup = entries.get("message.timestamp.type"), entries.get("cleanup.policy")
-        sets_times = None if time_type is None else time_type.value == "LogAppendTime"
-        return sets_times, None if cleanup is None else "compact" in cleanup.value
+        return {name: entry.value for name, entry in entries.items()}
 
     def open_consumer(self, **callbacks: Any) -> Any:
         """A consumer without an assignment. Raises StreamError for settings that the client refuses."""
@@ -129,18 +125,18 @@ class KafkaTopic:
 
     def unreachable(self, error: object) -> StreamError:
         return StreamError(
-            f"no Kafka broker answers at {on_one_line(self.bootstrap_servers)} ({kafka_client.error_name(error)})."
-            " Check the address, the network and the security settings."
+            f"no Kafka broker answers at {on_one_line(self.bootstrap_servers)} ({kafka_client.error_name(error)}), or"
+            f" it does not send what {on_one_line(self.topic)} has. Check the address, the network, the security"
+            " settings, and the leaders of the topic."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class KafkaPartition:
-    """One partition of a topic. of: how many the run reads."""
+    """One partition of a topic."""
 
     topic: KafkaTopic
     number: int
-    of: int
 
     @property
     def name(self) -> str:
@@ -150,42 +146,20 @@ class KafkaPartition:
         return KafkaReader(self, since_micros)
 
 
-def check_clock(clock: StreamClock, tell: Callable[[str], None]) -> None:
-    """Warns, by `tell`, of a clock that one user can move."""
-    if clock.kind != ARRIVAL:
-        tell(
-            "The clock event is for history: one event far ahead closes windows for everybody, and then what is"
-            " published about others depends on one user. For live streams use the clock arrival."
-        )
-
-
-def check_topic(source: KafkaTopic, clock: StreamClock, tell: Callable[[str], None], *, allow: str = "") -> None:
-    """Warns, by `tell`, of what is unknown or was allowed. Raises StreamError for a topic that cannot be used, and if
-    no broker answers.
-
-    allow: the option by which an operator lets producers set the times of records; empty where there is none.
-    """
-    sets_times, is_compacted = source.settings()
-    topic = source.topic
-    if is_compacted:
+def check_topic(source: KafkaTopic, clock: StreamClock) -> None:
+    """Raises StreamError for a topic from which records vanish, or of which producers could move the clock, and if no
+    broker answers. What the broker does not tell is taken for good: records with a producer's time are rejected."""
+    said, topic = source.settings(), source.topic
+    if "compact" in said.get("cleanup.policy", ""):
         raise StreamError(
             f"the topic {topic} is compacted (cleanup.policy): old events vanish from it, so a restart would count"
             " other events. Set cleanup.policy=delete, or copy it to another topic."
         )
-    if clock.kind != ARRIVAL:
-        return
-    if not source.append_times_only:
-        tell(
-            f"{allow or 'append_times_only=False'}: who writes a record to {topic} also sets its arrival, so one writer"
-            " can close windows and make the events of others late. The guarantee assumes that no single user can do"
-            " that."
-        )
-    elif sets_times is False:
+    is_asked = clock.kind == ARRIVAL and source.append_times_only
+    if is_asked and said.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
         raise StreamError(
             f"producers set the times of records in the topic {topic}, so that one of them could close windows for all."
             f" Let the broker do it: kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config"
-            " message.timestamp.type=LogAppendTime (the records that are there already are then rejected)."
-            + (f" If no producer is a user's device, give {allow}." if allow else "")
+            " message.timestamp.type=LogAppendTime (the records that are there already are then rejected). If no"
+            " producer is a user's device, give --clock producer (append_times_only=False)."
         )
-    elif sets_times is None:
-        tell(f"The broker does not say who sets the times in {topic}. Records with a producer's time are rejected.")

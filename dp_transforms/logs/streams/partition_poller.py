@@ -14,9 +14,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -29,28 +30,18 @@ from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import Message
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.partition_progress import (
-    CLOCK_BEGIN,
-    CLOCK_END,
-    PartitionProgress,
-    StreamClock,
-    Taken,
-)
-from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
+from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, PartitionProgress, StreamClock, Taken
+from dp_transforms.logs.streams.stream_source import PartitionReader, Polled, StreamPartition
 
 MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
 _WINDOWS_AT_ONCE = 2_000
 _MOST_POSITIONS = 100_000  # of rejected rows in one element
 _TOO_FAR_AHEAD = "time is further ahead of its arrival than the clock of the stream allows"
-_BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
 _CONFIRMATIONS = 2
 _ASK_AGAIN_SECONDS = 30
 # Until more has come: a step costs as much as thousands of records, and a message to each shard.
 _GATHER_SECONDS, _GATHER_SECONDS_OF_SHARD = 0.1, 0.003
-# Of this process: how often each intent was confirmed, and when each question was last asked, by (intent, number).
-_CONFIRMED: dict[str, int] = {}
-_ASKED: dict[tuple[str, int], float] = {}
 
 
 @dataclasses.dataclass
@@ -58,8 +49,8 @@ class Step:
     """The result of a step.
 
     messages: ``(shard of users, message)``. marker: name of an intent that waits for its confirmation. is_busy:
-    whether to make the next step at once, or soon. is_drained, partitions_unread: as in `Polled`. counts: numbers for
-    the operator, by name.
+    whether to make the next step at once, or soon. is_drained: as in `Polled`. counts: numbers for the operator, by
+    name.
     """
 
     messages: list[tuple[int, Message]] = dataclasses.field(default_factory=list)
@@ -67,7 +58,6 @@ class Step:
     marker: str | None = None
     is_busy: bool = False
     is_drained: bool = False
-    partitions_unread: int | None = None
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
@@ -138,16 +128,20 @@ class PartitionPoller:
                 reader,
                 now,
                 find_stop=self._find_stop,
-                is_confirmed=asked is not None and _CONFIRMED.get(asked.name, 0) >= _CONFIRMATIONS,
+                is_confirmed=asked is not None and _QUESTIONS[asked.name].confirmed >= _CONFIRMATIONS,
                 open_since_micros=open_since,
             )
         except BaseException:
             self.close_reader(name)
             raise
         if asked is not None and progress.intent is None:
-            _forget(asked.name)
-        if step.marker is not None and not _must_ask(step.marker):
-            step.marker = None
+            del _QUESTIONS[asked.name]
+        if step.marker is not None:
+            question, monotonic = _QUESTIONS[step.marker], time.monotonic()
+            if monotonic - question.asked_at < _ASK_AGAIN_SECONDS:
+                step.marker = None
+            else:
+                question.asked_at = monotonic
         if progress.is_over:
             self.close_reader(name)
         return step
@@ -206,39 +200,33 @@ class PartitionPoller:
         """
         step = Step()
         if progress.intent is None and not progress.is_read:
-            self._read(name, progress, reader, now_micros, open_since_micros, find_stop, step)
-        if progress.intent is not None:
-            if self._polling.confirm and not is_confirmed:
-                step.marker, step.is_busy = progress.intent.name, False
+            polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
+            # After the poll, and before any of it is taken: if nobody has requested a stop by now, all of it counts.
+            if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
+                step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
+                progress.intend("stop", stop_micros)
+                step.is_busy = True  # the same records are read again, with the stop
             else:
-                progress.act()
-                step.counts["intents"] += 1
-        self._close(progress, step)
+                self._take(name, progress, polled, now_micros, step)
+                target = progress.wanted_clock_micros(polled, now_micros, open_since_micros)
+                is_all = reader.confirm_end if progress.stop_micros is None else reader.confirm_passed
+                if target is not None and is_all():
+                    progress.intend("clock", target)
+        if progress.intent is not None and self._polling.confirm and not is_confirmed:
+            step.marker, step.is_busy = progress.intent.name, False
+        else:
+            progress.act()
+        # Announces to all shards the windows that close here.
+        closed = progress.close_windows(_WINDOWS_AT_ONCE)
+        for window, sent in closed:
+            step.messages += [(shard, Message(window, messages + 1, b"")) for shard, messages in enumerate(sent)]
+        step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
         return step
 
-    def _read(
-        self,
-        name: str,
-        progress: PartitionProgress,
-        reader: PartitionReader,
-        now_micros: int,
-        open_since_micros: int,
-        find_stop: Callable[[], int | None],
-        step: Step,
-    ) -> None:
-        polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
-        # After the poll, and before any of it is taken: if nobody has requested a stop by now, all of it counts.
-        if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
-            step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
-            progress.intend("stop", stop_micros)
-            step.is_busy = True  # the same records are read again, with the stop
-            return
+    def _take(self, name: str, progress: PartitionProgress, polled: Polled, now_micros: int, step: Step) -> None:
         taken = progress.take(polled, now_micros)
         step.is_busy, step.is_drained = not polled.is_at_end, polled.is_drained
-        step.partitions_unread = polled.partitions_unread
-        too_far_ahead = RejectedEvents(
-            name, taken.from_the_future.tolist(), _BY_TIME if polled.places is None else _TOO_FAR_AHEAD
-        )
+        too_far_ahead = RejectedEvents(name, taken.from_the_future.tolist(), _TOO_FAR_AHEAD)
         step.rejected = [part for rows in (*polled.rejected, too_far_ahead) for part in _in_parts(rows)]
         step.counts.update(
             records_read=polled.records,
@@ -250,13 +238,6 @@ class PartitionPoller:
             events_outside_range=taken.outside,
         )
         self._pack(taken, progress, step)
-        if progress.stop_micros is not None:
-            if progress.shows_all_that_counts(now_micros) and reader.confirm_passed():
-                progress.intend("clock", CLOCK_END)
-        elif polled.is_at_end and not polled.records:
-            target = progress.idle_clock_micros(now_micros, open_since_micros)
-            if target is not None and reader.confirm_end():
-                progress.intend("clock", target)
 
     def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
         batch, first_open = taken.batch, taken.first_open
@@ -274,16 +255,17 @@ class PartitionPoller:
             step.messages += [(shard, Message(window, 0, blob)) for blob in blobs]
             progress.sent(window, shard, len(blobs))
 
-    def _close(self, progress: PartitionProgress, step: Step) -> None:
-        """Announces to all shards the windows that close here, at most `_WINDOWS_AT_ONCE` of them."""
-        closed = progress.close_windows(_WINDOWS_AT_ONCE)
-        for window, sent in closed:
-            step.messages += [(shard, Message(window, messages + 1, b"")) for shard, messages in enumerate(sent)]
-        step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
-
 
 def now_micros() -> int:
     return time.time_ns() // 1000
+
+
+@dataclasses.dataclass
+class _Question:
+    """confirmed: how often an intent was. asked_at: when the next confirmation was asked for, in monotonic seconds."""
+
+    confirmed: int = 0
+    asked_at: float = -math.inf
 
 
 class Confirmation:
@@ -291,26 +273,15 @@ class Confirmation:
 
     def __init__(self, intent: str) -> None:
         self._intent = intent
-        self._number = _CONFIRMED.get(intent, 0) + 1
+        self._number = _QUESTIONS[intent].confirmed + 1
 
     def __call__(self) -> None:
-        _CONFIRMED[self._intent] = max(self._number, _CONFIRMED.get(self._intent, 0))
+        if _QUESTIONS[self._intent].confirmed < self._number:
+            _QUESTIONS[self._intent] = _Question(self._number)
 
 
-def _must_ask(intent: str) -> bool:
-    """Whether this process has not asked for the next confirmation lately. If so, it counts as asked now."""
-    now, question = time.monotonic(), (intent, _CONFIRMED.get(intent, 0))
-    if now - _ASKED.get(question, -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
-        return False
-    _ASKED[question] = now
-    return True
-
-
-def _forget(intent: str) -> None:
-    """It was acted on."""
-    _CONFIRMED.pop(intent, None)
-    for number in range(_CONFIRMATIONS):
-        _ASKED.pop((intent, number), None)
+# Of this process, by the names of intents that wait.
+_QUESTIONS: dict[str, _Question] = defaultdict(_Question)
 
 
 def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:

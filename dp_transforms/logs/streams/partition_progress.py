@@ -285,16 +285,18 @@ class PartitionProgress:
         """Whether something was taken that arrived later. False with the clock ``event``, which cannot know."""
         return self._clock.kind == ARRIVAL and self.clock_micros > micros
 
-    def shows_all_that_counts(self, now_micros: int) -> bool:
-        """Whether a stop was requested, and the log now shows all that arrived by then."""
-        return self.stop_micros is not None and now_micros >= self.stop_micros + self._clock.shown_within_micros
+    def wanted_clock_micros(self, polled: Polled, now_micros: int, since_micros: int) -> int | None:
+        """What the wall clock may set this clock to, if the log confirms that all is read; else None.
 
-    def idle_clock_micros(self, now_micros: int, since_micros: int) -> int | None:
-        """What the wall clock may set this clock to. None unless it was idle for so long and a window could close."""
+        After a stop the end, once the log shows all that arrived by then. Before, the wall clock less the idle timeout,
+        if nothing came since then and it closes a window. polled: was just taken. since_micros: when the reader was
+        opened.
+        """
+        if self.stop_micros is not None:
+            return CLOCK_END if now_micros >= self.stop_micros + self._clock.shown_within_micros else None
         target = now_micros - self._clock.idle_timeout_micros
-        if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
-            return None
-        return target if self._closed_by(target) > self.windows_due else None
+        is_idle = polled.is_at_end and not polled.records and max(since_micros, self.read_at_micros) <= target
+        return target if is_idle and self._closed_by(target) > self.windows_due else None
 
     def intend(self, kind: Literal["clock", "stop"], micros: int) -> None:
         """Binds this partition to set its clock at this position, or to count nothing that arrived after this moment,

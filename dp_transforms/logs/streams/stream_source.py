@@ -36,7 +36,6 @@ class Polled:
     passed_micros: int64[len(batch) + 1], the latest arrival of the records that were rejected between each event and
         the one before it, and after the last one; `NEVER` if there are none there. None: there are none at all.
     places: int64[len(batch)], the place of each event, for people: the offset of a Kafka record. None: report its time.
-    partitions_unread: how many partitions the log has now beyond those of the source; None where this was not asked.
     """
 
     batch: EventBatch
@@ -47,7 +46,6 @@ class Polled:
     rejected: Sequence[RejectedEvents] = ()
     passed_micros: npt.NDArray[np.int64] | None = None
     places: npt.NDArray[np.int64] | None = None
-    partitions_unread: int | None = None
     is_drained: bool = False
 
 

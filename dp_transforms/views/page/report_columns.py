@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ import numpy.typing as npt
 from dp_transforms.core.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.trends import TrendRule, size_of
 from dp_transforms.views.report_words import shown_text
 
@@ -135,14 +133,6 @@ class ReportColumns:
         return found
 
 
-def plan_of(header: ReportHeader) -> Plan | None:
-    """The plan in a header, with all of its checks; None where this version cannot read it."""
-    try:
-        return Plan.from_json(json.dumps(header.plan))
-    except (ValueError, RecursionError, OverflowError, TypeError):
-        return None
-
-
 def report_columns(
     reports: Iterable[WindowReport], plan: Plan | None, titles: Mapping[str, str] | None = None
 ) -> ReportColumns:
@@ -185,7 +175,7 @@ def report_columns(
         np.array(state, dtype=np.int64),
         states,
         classes,
-        TrendRule() if plan is None else TrendRule.of(json.loads(plan.to_json())),
+        TrendRule.of(plan),
     )
 
 

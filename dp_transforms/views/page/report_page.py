@@ -33,7 +33,7 @@ from dp_transforms.views.page.promise import (
     not_covered,
     one_in,
 )
-from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
+from dp_transforms.views.page.report_columns import ReportColumns, report_columns
 from dp_transforms.views.plan_tables import plan_lines
 from dp_transforms.views.plan_words import CONTRIBUTIONS, FOLLOWED, FOUND, NEW, found_from, in_a_sentence
 from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, local_text, shown_text
@@ -140,7 +140,7 @@ def report_page(
     tells the stream and its windows. goes_on: the page opens at the latest window, and a browser that shows that loads
     the page again each minute. Raises UserError for a report that is too large for a page.
     """
-    plan = plan_of(header)
+    plan = header.checked_plan()
     columns, budget = report_columns(reports, plan, titles), budget_of(plan, reports)
     signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     data = {
