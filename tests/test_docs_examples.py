@@ -23,10 +23,10 @@ import pytest
 
 from dp_transforms import Plan, WindowReport, WindowSchedule
 from dp_transforms.beam.runner_options import split_words
+from dp_transforms.cli.subcommands import shh as group
 from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
-from tests.helpers.commands import commands
 from tests.helpers.shh_here import shh
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -82,8 +82,7 @@ def run(command, folder):
     else:
         path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
         environment = {**os.environ, "PATH": path, "COLUMNS": "80", "PYTHONPATH": ""}
-        words = ["sh", "-c", command]
-        result = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        result = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, f"{command}: {result.stderr}"
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     while lines and not lines[-1]:
@@ -133,6 +132,18 @@ def test_the_guides_print_what_they_show(page, tmp_path):
     assert len(shown) >= 3
     for command, lines in shown:
         assert_prints(command, lines, tmp_path)
+
+
+def commands():
+    """By name."""
+    context = click.Context(group)
+    return {name: group.get_command(context, name) for name in group.list_commands(context)}
+
+
+def test_every_command_is_documented_and_the_site_lists_its_options():
+    text = (ROOT / "docs" / "commands.md").read_text()
+    assert set(re.findall(r"^## shh (\w+)$", text, re.MULTILINE)) == set(commands())
+    assert re.findall(r"^<!-- options of (\w+) -->$", text, re.MULTILINE) == sorted(commands())
 
 
 def command_lines(text):

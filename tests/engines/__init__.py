@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 from dp_transforms.errors import UserError
@@ -10,25 +14,23 @@ from examples.engines.engine_process import engine_file, java
 from examples.engines.flink_cluster import FLINK_LIBRARIES
 from examples.engines.kafka_server import KAFKA_LIBRARIES
 
+Found = TypeVar("Found")
+_FILES = {"flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES), "kafka": (KAFKA_LIBRARIES,)}
+_PATIENCE_SECONDS = 240  # what is waited for takes some seconds of a machine that has nothing else to do
+
 
 def skip_reason(name: str) -> str | None:
-    """Why an engine ("flink", "kafka", ...) cannot be tested here; None if it can."""
+    """Why an engine ("flink", "kafka", "prism") cannot be tested here; None if it can."""
     try:
-        _look_for(name)
+        if name == "prism":
+            prism.prism_binary()
+        else:
+            java()
+            for file in _FILES[name]:
+                engine_file(file)
     except UserError as error:
         return str(error)
     return None
-
-
-def _look_for(name: str) -> None:
-    """Raises EngineError."""
-    if name in ("flink", "kafka"):
-        java()
-    if name == "prism":
-        prism.prism_binary()
-    elif name != "job-service":  # it is Beam's own
-        for file in _FILES[name]:
-            engine_file(file)
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
@@ -42,4 +44,11 @@ def on(engine: str, *values: object, is_long: bool = False) -> object:
     return pytest.param(engine, *values, marks=[needs(engine), *([pytest.mark.nightly] if is_long else [])])
 
 
-_FILES = {"flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES), "kafka": (KAFKA_LIBRARIES,)}
+def wait_for(what: str, look: Callable[[], Found]) -> Found:
+    """The first answer that is true. what: for the error of a test that waited in vain."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not in {_PATIENCE_SECONDS} s, but {found}")
+        time.sleep(0.1)
+    return found

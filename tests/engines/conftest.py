@@ -6,15 +6,13 @@ import contextlib
 import os
 import pathlib
 import signal
-import time
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
-from dp_transforms.beam.workers import NAMESPACE, counts_and_gauges
 from examples.engines import flink, flink_cluster
-from tests.engines import skip_reason
+from tests.engines import skip_reason, wait_for
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.small_runs import key_file
 
@@ -32,12 +30,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.path.parent == pathlib.Path(__file__).parent:
                 shares = {"kafka", "cluster"} & set(getattr(item, "fixturenames", ()))
                 item.add_marker(pytest.mark.xdist_group("shared engines" if shares else "own engines"))
-
-
-def _skip_without(*names: str) -> None:
-    for name in names:
-        if (reason := skip_reason(name)) is not None:
-            pytest.skip(reason)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -60,16 +52,10 @@ def _no_engine_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory) -> Iterator[KafkaServer]:
-    _skip_without("kafka")
+    if (reason := skip_reason("kafka")) is not None:
+        pytest.skip(reason)
     with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory) -> Iterator[KafkaServer]:
-    """A broker of its own for tests that kill it, or say what is in it."""
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
 
 
 @pytest.fixture(scope="session")
@@ -78,22 +64,15 @@ def key_path(tmp_path_factory) -> str:
 
 
 class FlinkCluster(flink_cluster.FlinkCluster):
-    """Its task manager can be killed; `start_task_manager` starts another one."""
-
-    def exit_code(self) -> int | None:
-        """Of its task manager; None while that runs."""
-        assert self._task_manager is not None
-        return self._task_manager.exit_code
+    """Its task manager can be killed."""
 
     def kill_task_manager(self) -> None:
-        """SIGKILL: its tasks and their state are gone at once. Returns when the job manager has missed it."""
+        """SIGKILL: its tasks and their state are gone at once. Another one starts as soon as it is missed."""
         assert self._task_manager is not None
         self._task_manager.kill()
         self._task_manager = None
-        deadline = time.monotonic() + 60
-        while self.rest.task_managers() > 0:
-            assert time.monotonic() < deadline, "the job manager did not notice that its task manager is gone"
-            time.sleep(0.2)
+        wait_for("the job manager misses its task manager", lambda: self.rest.task_managers() == 0)
+        self.start_task_manager()
 
 
 class Cluster:
@@ -101,18 +80,15 @@ class Cluster:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
-        self.flink = FlinkCluster(folder)
-        try:
+        with contextlib.ExitStack() as started:
+            self.flink = FlinkCluster(folder)
+            started.callback(self.flink.stop)
             self.server = flink.JobServer(self.flink.address, folder=folder / "server")
+            started.callback(self.server.stop)
             self.pool = flink.WorkerPool(log_path=folder / "pool.log", env={"PYTHONPATH": str(ROOT)})
-        except BaseException:
-            self.stop()
-            raise
-
-    def stop(self) -> None:
-        for name in ("pool", "server", "flink"):
-            if hasattr(self, name):
-                getattr(self, name).stop()
+            started.callback(self.pool.stop)
+            self.stop = started.pop_all().close
+        self.rest = self.flink.rest
 
     def options(self, **changes: object) -> list[str]:
         arguments: dict = {
@@ -123,45 +99,36 @@ class Cluster:
         }
         return flink.options(self.server.endpoint, **arguments)
 
+    def job_ids(self) -> set[str]:
+        return {job.job_id for job in self.rest.jobs()}
+
     def newest_job(self, known: set[str]) -> str:
         """The id of the job that is not among ``known``, once it runs."""
-        deadline = time.monotonic() + 180
-        while True:
-            new = [job for job in self.flink.rest.jobs() if job.job_id not in known]
-            if new and new[0].state == "RUNNING":
-                return new[0].job_id
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no new job runs after 180 s: {new}")
-            time.sleep(0.1)
 
-    def job_ids(self) -> set[str]:
-        return {job.job_id for job in self.flink.rest.jobs()}
+        def running() -> list[str]:
+            return [job.job_id for job in self.rest.jobs() if job.job_id not in known and job.state == "RUNNING"]
+
+        return wait_for("a new job runs", running)[0]
+
+    def wait_for_checkpoint(self, job: str) -> None:
+        """Until another one is complete."""
+        before = self.rest.completed_checkpoints(job)
+        wait_for("another checkpoint", lambda: self.rest.completed_checkpoints(job) > before)
 
     def kill_worker(self) -> None:
         """SIGKILL to the Python workers that run now, or as soon as one does."""
-        deadline = time.monotonic() + 180
-        while not (pids := flink_cluster.worker_pids(self.pool)):
-            if time.monotonic() > deadline:
-                raise TimeoutError("no Python worker runs after 180 s.")
-            time.sleep(0.05)
-        for pid in pids:
+        for pid in wait_for("a Python worker", lambda: flink_cluster.worker_pids(self.pool)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def kill_task_manager(self) -> None:
-        """SIGKILL, and a new one as soon as it is missed."""
-        self.flink.kill_task_manager()
-        self.flink.start_task_manager()
-
-    def operator_numbers(self, job: str) -> dict[str, int]:
-        """Counters and gauges of the product as Flink's own metrics show them."""
-        counters, gauges = counts_and_gauges(self.flink.rest.beam_metrics(job, NAMESPACE))
-        return {**counters, **gauges}
+    def is_restarted(self, job: str, restarts: int) -> bool:
+        """Whether it runs again, after more restarts than these."""
+        return self.rest.restarts(job) > restarts and self.rest.job_state(job) == "RUNNING"
 
     def cancel(self, job: str) -> None:
         """Ends the job, whatever it is doing."""
-        self.flink.rest.cancel(job)
-        self.flink.rest.wait_for_state(job, ["CANCELED", "FAILED", "FINISHED"])
+        self.rest.cancel(job)
+        self.rest.wait_for_state(job, ["CANCELED", "FAILED", "FINISHED"])
 
     def log_files(self) -> list[pathlib.Path]:
         return [path for path in self.folder.rglob("*") if path.is_file() and path.suffix in (".log", ".out")]
@@ -169,7 +136,8 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
-    _skip_without("flink")
+    if (reason := skip_reason("flink")) is not None:
+        pytest.skip(reason)
     engines = Cluster(tmp_path_factory.mktemp("cluster"))
     yield engines
     engines.stop()

@@ -21,10 +21,9 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, e
 
 ROOT = pathlib.Path(__file__).parents[2]
 SHH = ("-m", "dp_transforms.cli.main")
-_BETWEEN_LOOKS_SECONDS = 0.02
+_BETWEEN_LOOKS_SECONDS = 0.1
 # Fewer ports than these, and the looks have missed what they are there for.
 FEWEST_PORTS = {"prism": 2, "flink": 8}
-_LISTENS = "0A"  # the state of a socket, as the kernel writes it
 _PATIENCE_SECONDS = 600  # a run takes some seconds of a machine that has nothing else to do
 
 
@@ -56,17 +55,6 @@ def listening(pid: int) -> set[Socket]:
     return found
 
 
-def _sockets_of_machine() -> set[str]:
-    """One line for each that listens, with its inode: whoever sees no new one need not ask all processes. Elsewhere
-    than on Linux each look finds another one."""
-    try:
-        tables = [pathlib.Path("/proc/self/net", name).read_text() for name in ("tcp", "tcp6")]
-    except FileNotFoundError:
-        return {str(time.monotonic())}
-    rows = [line.split() for table in tables for line in table.splitlines()]
-    return {f"{words[1]} {words[9]}" for words in rows if words[3] == _LISTENS}
-
-
 @contextlib.contextmanager
 def looked_at(pid: int) -> Iterator[set[Socket]]:
     """All that this process and its descendants listen on while the block runs; complete after it."""
@@ -74,11 +62,8 @@ def looked_at(pid: int) -> Iterator[set[Socket]]:
     is_over = threading.Event()
 
     def look() -> None:
-        known: set[str] = set()
         while not is_over.wait(_BETWEEN_LOOKS_SECONDS):
-            if not (found := _sockets_of_machine()) <= known:
-                sockets.update(listening(pid))
-                known |= found
+            sockets.update(listening(pid))
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         looking = thread.submit(look)

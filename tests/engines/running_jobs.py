@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
+import json
+import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.reports import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
 from examples.engines.flink_rest import ENDED
-from tests.engines.flink_questions import wait_for_checkpoints
+from tests.engines import wait_for
 from tests.engines.stream_case import STREAM, Feeder, Row, StreamCase, plain_reports, submit
 from tests.helpers.small_runs import RUN_ID
 
@@ -29,7 +30,6 @@ class Run:
     case: StreamCase
     source: KafkaTopic
     sink: ReportFolder
-    result: Any
     job: str
     feeder: Feeder
 
@@ -43,21 +43,37 @@ class Run:
         A worker that dies before it has told Flink that it is there is never missed (docs/engines.md): so none is
         killed before a checkpoint shows that all are.
         """
-        before = self.cluster.flink.rest.restarts(self.job)
+        before = self.cluster.rest.restarts(self.job)
         if what == WORKER:
             self.cluster.kill_worker()
         else:
-            self.cluster.kill_task_manager()
-        deadline = time.monotonic() + 180
-        while (
-            self.cluster.flink.rest.restarts(self.job) <= before
-            or self.cluster.flink.rest.job_state(self.job) != "RUNNING"
-        ):
-            if self.sink.read(RUN_ID)[2] is not None:
-                return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the job was not restarted in 180 s after the {what} was killed.")
-        wait_for_checkpoints(self.cluster.flink.rest, self.job)
+            self.cluster.flink.kill_task_manager()
+        wait_for(
+            f"the job runs again after the {what} died, or has ended",
+            lambda: self.ended or self.cluster.is_restarted(self.job, before),
+        )
+        if not self.ended:
+            self.cluster.wait_for_checkpoint(self.job)
+
+    @property
+    def ended(self) -> RunEnded | None:
+        return self.sink.read(RUN_ID)[2]
+
+    def stop_with_savepoint(self) -> str:
+        """Ends the job with a savepoint and returns its path.
+
+        Flink does not advance watermarks here: a drain by Flink would look like the end of the stream.
+        """
+        rest, job = self.cluster.rest, self.job
+        body = json.dumps({"targetDirectory": self.cluster.flink.savepoints.as_uri(), "drain": False}).encode()
+        request = urllib.request.Request(
+            f"http://{rest.address}/jobs/{job}/stop", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            place = f"/jobs/{job}/savepoints/{json.load(answer)['request-id']}"
+        wait_for("a savepoint", lambda: rest.get(place)["status"]["id"] == "COMPLETED")
+        rest.wait_for_state(job, ["FINISHED"])
+        return str(rest.get(place)["operation"]["location"])
 
     def assert_answers(self) -> None:
         """They are the oracle's. A second answer for a window would have been refused: the job fails by it for ever."""
@@ -74,31 +90,24 @@ def running(
     key_path: str,
     case: StreamCase,
     *,
-    rows: Sequence[Row] | None = None,
-    seconds: float = 25,
-    checkpoint_seconds: float = 1,
-    more_partitions: int = 0,
-    **arguments: Any,
+    rows: Sequence[Row],
+    seconds: float = 0,
+    **driving: Any,
 ) -> Iterator[Run]:
-    """While the block runs, the job does, and its log is fed over some seconds."""
+    """While the block runs, the job does, and its log is fed over some seconds. driving: as for `submit`."""
     name = uuid.uuid4().hex[:8]
     source_topic, sink = f"in-{name}", ReportFolder(str(cluster.folder / f"out-{name}"))
-    kafka.create_topic(source_topic, case.partitions + more_partitions)
+    kafka.create_topic(source_topic, case.partitions)
     known = cluster.job_ids()
-    flags = cluster.options(checkpointing_interval_seconds=checkpoint_seconds)
     source = case.kafka(kafka.bootstrap, source_topic)
-    result = submit(case, source, sink, flags, key_path, **arguments)
+    submit(case, source, sink, cluster.options(), key_path, **driving)
     job = cluster.newest_job(known)
     try:
-        wait_for_checkpoints(cluster.flink.rest, job)
-    except BaseException:
-        cluster.cancel(job)
-        raise
-    feeder = Feeder(kafka.bootstrap, source_topic, case.rows if rows is None else rows, seconds)
-    run = Run(kafka, cluster, case, source, sink, result, job, feeder)
-    try:
+        cluster.wait_for_checkpoint(job)
+        run = Run(kafka, cluster, case, source, sink, job, Feeder(kafka.bootstrap, source_topic, rows, seconds))
         yield run
-        feeder.join()
+        run.feeder.join()
+        job = run.job
     finally:
-        if cluster.flink.rest.job_state(run.job) not in ENDED:
-            cluster.cancel(run.job)
+        if cluster.rest.job_state(job) not in ENDED:
+            cluster.cancel(job)

@@ -23,6 +23,7 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFolder, ReportHeader
+from tests.engines import wait_for
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
 from tests.reference.budgets import stream_weights
@@ -61,10 +62,7 @@ class Row:
     def json(self) -> bytes:
         if self.event is None:
             return self.broken
-        return json.dumps(self.fields()).encode()
-
-    def fields(self) -> dict[str, Any]:
-        return dict(zip(("user", "item", "time"), self.event or (), strict=True))
+        return json.dumps(dict(zip(("user", "item", "time"), self.event, strict=True))).encode()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +83,6 @@ class StreamCase:
             return oracle_reports(self.counted, settings, SECRET)
         keys = settings.stream_keys(SECRET)
         return reports_of(oracle_names(stream_weights(self.counted, settings, keys), settings, keys), settings)
-
-    @property
-    def open_rows(self) -> tuple[Row, ...]:
-        """Without the last row of each partition: then something else must close the last windows."""
-        return self.rows[: -self.partitions]
 
     @property
     def header(self) -> ReportHeader:
@@ -156,20 +149,12 @@ def history_case(
         elif chance < 0.19 and time_micros + _SHOUTED_LATER_SECONDS * MICROS < high:
             place(time_micros + _SHOUTED_LATER_SECONDS * MICROS, (f"{prefix}late-{user}", item, time_micros))
         elif chance < 0.22:
-            place(
-                jittered(time_micros),
-                None,
-                prefix.encode() + source.choice(_BROKEN) if prefix else source.choice(_BROKEN),
-            )
+            place(jittered(time_micros), None, prefix.encode() + source.choice(_BROKEN))
     if plan.contributions is not None:
         for number in range(_BURST_ITEMS * _BURST_USERS):
-            time_micros = source.randrange(
-                low + _BURST_WINDOW * MINUTE * MICROS, low + (_BURST_WINDOW + 1) * MINUTE * MICROS
-            )
-            place(
-                jittered(time_micros),
-                (f"{prefix}burst-{number}", f"{prefix}burst-{number % _BURST_ITEMS}", time_micros),
-            )
+            time_micros = low + _BURST_WINDOW * MINUTE * MICROS + source.randrange(MINUTE * MICROS)
+            event = (f"{prefix}burst-{number}", f"{prefix}burst-{number % _BURST_ITEMS}", time_micros)
+            place(jittered(time_micros), event)
     placed.sort(key=lambda entry: entry[0])
     rows = [row for _, row in placed]
     rows += [Row(number, (f"{prefix}last", f"{prefix}last", high + 600 * MICROS)) for number in range(partitions)]
@@ -233,10 +218,6 @@ class Feeder:
         except BaseException as error:
             self._error = error
 
-    @property
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
     def join(self) -> None:
         self._thread.join()
         if self._error is not None:
@@ -250,17 +231,15 @@ def submit(
     flags: Sequence[str],
     key_path: str,
     *,
-    clock: StreamClock = CLOCK,
     dead_letter: str | None = None,
-    monitor: type[MonitorStream] = MonitorStream,
     **driving: Any,
 ) -> Any:
     """Runs the stream as users do; returns the result at once. driving: of `MonitorStream`."""
     driving.setdefault("poll_seconds", 0.1)
     driving.setdefault("shards", 2)
     pipeline = beam.Pipeline(options=PipelineOptions(list(flags)))
-    output = pipeline | "MonitorStream" >> monitor(
-        source, case.plan, clock=clock, noise_key=key_path, run_id=RUN_ID, stream=STREAM, **driving
+    output = pipeline | "MonitorStream" >> MonitorStream(
+        source, case.plan, clock=CLOCK, noise_key=key_path, run_id=RUN_ID, stream=STREAM, **driving
     )
     _ = (output.reports, output.ended) | "WriteReportStream" >> WriteReportStream(sink, case.header)
     if dead_letter is not None:
@@ -268,23 +247,13 @@ def submit(
     return pipeline.run()
 
 
-def wait_for_end(sink: Any) -> float:
-    """Seconds until the sink says that the run has ended. Raises TimeoutError naming how far it came."""
-    begin = time.monotonic()
-    while sink.read(RUN_ID)[2] is None:
-        if time.monotonic() - begin > 240:
-            raise TimeoutError(f"no end in 240 s; {len(sink.read(RUN_ID)[1])} reports so far.")
-        time.sleep(0.5)
-    return time.monotonic() - begin
+def wait_for_end(sink: ReportFolder) -> None:
+    """Until the folder says that the run has ended."""
+    wait_for("the end of the run", lambda: sink.read(RUN_ID)[2])
 
 
-def wait_for_reports(sink: Any, count: int) -> None:
-    """Returns when the sink has so many. Raises TimeoutError naming how far it came."""
-    begin = time.monotonic()
-    while (so_far := len(sink.read(RUN_ID)[1])) < count:
-        if time.monotonic() - begin > 240:
-            raise TimeoutError(f"{so_far} of {count} reports in 240 s.")
-        time.sleep(0.5)
+def wait_for_reports(sink: ReportFolder, count: int) -> None:
+    wait_for(f"{count} reports", lambda: len(sink.read(RUN_ID)[1]) >= count)
 
 
 def plain_reports(reports: Sequence[WindowReport]) -> list[tuple]:

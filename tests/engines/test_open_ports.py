@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
 import pytest
 
 from examples.engines import flink
-from tests.engines import needs
+from tests.engines import needs, wait_for
 from tests.engines.listening import (
     listening,
     outer_addresses,
@@ -68,11 +67,12 @@ def test_no_stranger_gives_the_process_with_the_key_a_worker(folder):
     range_ = ("--start", "2020-01-01", "--end", "2020-02-01")
     words = stream("--runner=PrismRunner", *range_, "--clock", "event", "--idle-timeout", "1h")
     with started(words, folder) as process:
-        deadline = time.monotonic() + 300
-        while len(pools := {one.port for one in listening(process.pid) if "prism" not in one.program}) < 1:
+
+        def pools_of_workers():
             assert process.poll() is None, (folder / "err").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return {one.port for one in listening(process.pid) if "prism" not in one.program}
+
+        pools = wait_for("a pool of workers", pools_of_workers)
         ports = {one.port for one in listening(process.pid)}
         for host in outer_addresses():
             assert not any(start_worker_reaches(host, port, 5.0) for port in ports), host

@@ -1,5 +1,5 @@
 """Prism: what it must do with keyed state; and `DirectRunner` with the Prism of `make engines`: no download, and the
-reports of the FnApiRunner."""
+reports of the FnApiRunner. Hits on it: test_threshold_monitor.py."""
 
 import time
 
@@ -17,39 +17,28 @@ from tests.engines import needs
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.no_network import no_network
-from tests.helpers.small_runs import ordered_log, small_plan
+from tests.helpers.small_runs import ordered_log
 
 # The threads of a worker end with an error when their engine goes away.
 pytestmark = [needs("prism"), pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")]
 
 
-def on_prism(source, plan, key):
-    """What comes in which order is not promised there."""
-    listen_on_loopback()
-    with no_network() as refused:
-        flags = [f"--prism_location={prism.prism_binary()}"]
-        found = run_monitor(source, plan, flags=flags, runner="DirectRunner", noise_key=key)
-    assert refused == []
-    assert type(found.result).__module__ == "apache_beam.runners.portability.portable_runner", "it went on elsewhere"
-    return sorted(found.reports)
-
-
-@pytest.mark.parametrize("mode", ["hits", "looks"])
-def test_bounded_input(key_path, mode):
-    if mode == "looks":
-        plan = small_looks_plan(18, window_seconds=12 * 3600, forget_after=4, most_tests=16)
-    else:
-        plan = small_plan(mode=mode, sliding=3, hits_per_user=2)
+def test_contributions_of_bounded_input_on_direct_runner(key_path):
+    """Also with a fresh key, which stays in this process: the workers of DirectRunner's Prism are threads of it."""
+    plan = small_looks_plan(18, window_seconds=12 * 3600, forget_after=4, most_tests=16)
     source = pairs_source(ordered_log(plan, 6))
     named = run_monitor(source, plan, noise_key=key_path).reports
     assert named
-    assert on_prism(source, plan, key_path) == sorted(named)
-
-
-def test_a_fresh_key_stays_in_this_process(key_path):
-    """The workers of DirectRunner's Prism are threads of it."""
-    plan = small_plan(mode="hits", hits_per_user=2)
-    assert on_prism(pairs_source(ordered_log(plan, 6)), plan, None)
+    listen_on_loopback()
+    flags = [f"--prism_location={prism.prism_binary()}"]
+    with no_network() as refused:
+        found, fresh = (
+            run_monitor(source, plan, flags=flags, runner="DirectRunner", noise_key=key) for key in (key_path, None)
+        )
+    assert refused == []
+    assert type(found.result).__module__ == "apache_beam.runners.portability.portable_runner", "it went on elsewhere"
+    assert sorted(found.reports) == sorted(named), "what comes in which order is not promised there"
+    assert fresh.reports
 
 
 class CountSlowly(beam.DoFn):

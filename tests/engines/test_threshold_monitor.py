@@ -29,9 +29,8 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from examples.engines import flink, prism
 from examples.engines.flink_cluster import worker_pids
-from tests.engines import needs, on
+from tests.engines import needs, on, wait_for
 from tests.engines.conftest import ROOT
-from tests.engines.flink_questions import wait_for_checkpoints
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.no_network import no_network
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, START, settings_of
@@ -39,11 +38,10 @@ from tests.reference.hits import oracle_transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
-KEYS, WINDOWS = ("DE", "FR"), 6
+KEYS, WINDOWS, PLANS = ("DE", "FR"), 6, ("open", "public")
 HELD = {"news": {"DE": (0, 1, 2, 4, 5), "FR": (1, 2, 4)}, "film": {"DE": (1, 4, 5), "FR": (2, 4, 5)}}
 """In which windows 30 users of each item hold it. In window 3 nothing happens."""
 PUBLIC = (*HELD, *(f"quiet-{number}" for number in range(10)))
-_SECONDS = 180
 
 
 def plan_of(name):
@@ -175,15 +173,13 @@ class Job:
 
     def has_reports(self, windows):
         """Waits for those of the first windows; some may be there again."""
-        deadline = time.monotonic() + _SECONDS
-        for name in ("open", "public"):
-            for key, wanted in expected(name, windows).items():
-                while not set(wanted) <= set(found := self.reports(name)[key]):
-                    assert time.monotonic() < deadline, (name, found, wanted)
-                    time.sleep(0.1)
+        wanted = [(name, key, set(of)) for name in PLANS for key, of in expected(name, windows).items()]
+        wait_for(
+            f"reports of {windows} windows", lambda: all(of <= set(self.reports(name)[key]) for name, key, of in wanted)
+        )
 
     def assert_reports(self, windows=WINDOWS, *, may_repeat=False):
-        for name in ("open", "public"):
+        for name in PLANS:
             for key, found in self.reports(name).items():
                 found = list(dict.fromkeys(found)) if may_repeat else found
                 assert found == expected(name, windows)[key], (name, key)
@@ -267,13 +263,10 @@ def test_a_worker_that_dies_on_flink_changes_nothing(cluster, job):
     job.start(cluster.options())
     running = cluster.newest_job(known)
     try:
-        wait_for_checkpoints(cluster.flink.rest, running)  # a worker that dies before is not missed
+        cluster.wait_for_checkpoint(running)  # a worker that dies before is not missed
         feed_first(job)
         cluster.kill_worker()
-        deadline = time.monotonic() + _SECONDS
-        while cluster.flink.rest.restarts(running) < 1 or cluster.flink.rest.job_state(running) != "RUNNING":
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for("the job runs again", lambda: cluster.is_restarted(running, 0))
         feed_rest(job)
     finally:
         cluster.cancel(running)

@@ -1,10 +1,8 @@
-"""Logs of many users with a few items that most of them have: several Parquet files, or one large piece; and their
-replay."""
+"""Logs of many users with a few items that most of them have, in several Parquet files; and their replay."""
 
 from __future__ import annotations
 
 import pathlib
-import random
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from dp_transforms.cli.replay_run import ReplayRequest
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.event_files_oracle import write_avro, write_csv, write_json
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 DAY = 86_400
@@ -37,30 +34,6 @@ def write_crowded_log(folder: pathlib.Path, events: int, users: int, files: int 
         )
         pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=max(1000, size // 4))
     return folder
-
-
-def write_large_piece(path: pathlib.Path, rows: int = 20_000, padding: int = 0) -> pathlib.Path:
-    """One file with one chunk, in the format of its ending; times are in seconds. A row in a hundred has no user, and
-    in text some lines are broken. padding: bytes that a row of Parquet has besides, so that the file is large."""
-    draws = random.Random(3)
-    events = [
-        ("" if draws.random() < 0.01 else f"u{draws.randrange(300)}", f"i{draws.randrange(9)}", START + number)
-        for number in range(rows)
-    ]
-    if path.suffix == ".avro":
-        write_avro(path, events, ["string", "string", "long"])
-    elif path.suffix == ".parquet":
-        users, items, times = zip(*events, strict=True)
-        columns = {"user": users, "item": items, "timestamp": times}
-        columns["padding"] = tuple(draws.randbytes(padding) for _ in range(rows))
-        pq.write_table(pa.table(columns), path, row_group_size=rows)
-    else:
-        {".csv": write_csv, ".jsonl": write_json}[path.suffix](path, events)
-        lines = path.read_bytes().splitlines(keepends=True)
-        for number in range(500, len(lines), 1000):
-            lines[number] = b"no row\n"
-        path.write_bytes(b"".join(lines))
-    return path
 
 
 def id_texts(letter: str, numbers: np.ndarray) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import contextlib
 import gzip
 import io
 import logging
@@ -12,7 +13,6 @@ import os
 import pathlib
 import re
 import tempfile
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -31,40 +31,27 @@ def texts_within(data: bytes, depth: int = 3) -> Iterator[bytes]:
     yield data
     if depth == 0:
         return
-    for unpacked in _unpacked(data):
-        yield from texts_within(unpacked, depth - 1)
+    inner = []
+    with contextlib.suppress(Exception):  # whatever a library raises for a file that a run left half written
+        inner.append(_content(data))
     for encoded in _ENCODED.findall(data):
-        try:
-            decoded = base64.b64decode(encoded + b"=" * (-len(encoded) % 4), altchars=None)
-        except ValueError:
-            continue
         for decompress in (bz2.decompress, zlib.decompress, bytes):
-            try:
-                yield from texts_within(decompress(decoded), depth - 1)
-            except (OSError, ValueError, zlib.error):
-                continue
+            with contextlib.suppress(OSError, ValueError, zlib.error):
+                inner.append(decompress(base64.b64decode(encoded + b"=" * (-len(encoded) % 4))))
+    for found in inner:
+        yield from texts_within(found, depth - 1)
 
 
-def _unpacked(data: bytes) -> Iterator[bytes]:
-    """The content of a gzip, zip, Parquet or Avro file; nothing for any other, or for one that is cut off."""
-    try:
-        if data.startswith(b"\x1f\x8b"):
-            yield gzip.decompress(data)
-        elif data.startswith(b"PK\x03\x04"):
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                for name in archive.namelist():
-                    yield name.encode()
-                    yield archive.read(name)
-        elif data.startswith(b"PAR1"):
-            yield _plain(pq.read_table(pa.BufferReader(data)).to_pylist())
-        elif data.startswith(b"Obj\x01"):
-            reader = fastavro.reader(io.BytesIO(data))
-            yield _plain([reader.metadata, *reader])
-    except Exception:  # whatever a library raises for a file that a run left half written
-        return
-
-
-def _plain(rows: object) -> bytes:
+def _content(data: bytes) -> bytes:
+    """Of a gzip, Parquet or Avro file; nothing for any other."""
+    if data.startswith(b"\x1f\x8b"):
+        return gzip.decompress(data)
+    rows: object = ""
+    if data.startswith(b"PAR1"):
+        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+    elif data.startswith(b"Obj\x01"):
+        reader = fastavro.reader(io.BytesIO(data))
+        rows = [reader.metadata, *reader]
     return repr(rows).encode(errors="surrogatepass")
 
 
@@ -83,12 +70,12 @@ def forms_of(key: bytes) -> list[bytes]:
 
 def places_with(needles: Iterable[bytes], places: dict[str, bytes]) -> list[str]:
     """Names of the places in which any of the needles stands."""
-    found = []
     needles = list(needles)
-    for name, data in places.items():
-        if any(needle in text for text in texts_within(data) for needle in needles):
-            found.append(name)
-    return found
+    return [
+        name
+        for name, data in places.items()
+        if any(needle in text for text in texts_within(data) for needle in needles)
+    ]
 
 
 def job_graph(pipeline: beam.Pipeline) -> bytes:

@@ -32,11 +32,6 @@ def mode_of_plan(plan: Plan) -> str:
     return "looks" if plan.hits is None else _MODES[plan.hits.mode]
 
 
-def words_of_mode(mode: str) -> list[str]:
-    """Of the command line."""
-    return ["--charge", _CHOICES[mode]["charge"], *(["--counts"] if _CHOICES[mode].get("counts") else [])]
-
-
 def plan_in_rounds(
     schedule: WindowSchedule,
     *,

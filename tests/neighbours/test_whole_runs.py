@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.cli.main import main
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs import EventFields
@@ -19,9 +20,9 @@ from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
+from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.small_runs import MICROS, START, key_file, small_plan
-from tests.helpers.stream_runs import Ran
+from tests.helpers.small_runs import MICROS, RUN_ID, START, key_file, small_plan
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, odd_cells, write_avro, write_parquet
 from tests.neighbours.broker import Brokers, Message, Partition
 from tests.neighbours.logs import WINDOWS, Log, Row, as_json, crowd, iso, place, without_added
@@ -173,7 +174,17 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     # Each poll brings 120 records: so where a poll ends, x' decides.
     monkeypatch.setitem(PartitionPoller.__init__.__kwdefaults__, "max_records", 120)
     brokers = Brokers(monkeypatch)
-    streams: dict[str, Any] = {}
+    pipeline, key = local_pipeline(), key_file(tmp_path)
+    reports, ended = {}, {}
+
+    def add(name: str, source: Any, plan: Any, clock: StreamClock) -> None:
+        monitor = MonitorStream(
+            source, plan, clock=clock, noise_key=key, run_id=RUN_ID, driver="loop", poll_seconds=0.05, shards=2
+        )
+        found, reports[name], ended[name] = pipeline | name >> monitor, Collected(), Collected()
+        _ = found.reports | f"{name} reports" >> reports[name].sink()
+        _ = found.ended | f"{name} ended" >> ended[name].sink()
+
     records, logs = kafka_log(PLAN.schedule, 1_200), logs_of(crowd(4, 900))
     for kind in ("with", "without"):
         topic = serve(brokers, kind, [entry for entry in records if kind == "with" or not entry[1].is_added])
@@ -182,12 +193,12 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         for number, paths in enumerate(write_all(tmp_path / f"{kind} files", logs, with_added=kind == "with").values()):
             (written,) = pathlib.Path(paths[0]).iterdir()
             os.rename(written, folder / f"{number}-{written.name}")
-        streams[f"folder, event, {kind}"] = LogFolder(str(folder), FIELDS, 0.1), PLAN, {"clock": HISTORY}
-        streams[f"kafka, looks, {kind}"] = topic, NAMES, {"clock": ARRIVAL}
-    ran = Ran(tmp_path, streams, shards=2)
+        add(f"folder, event, {kind}", LogFolder(str(folder), FIELDS, 0.1), PLAN, HISTORY)
+        add(f"kafka, looks, {kind}", topic, NAMES, ARRIVAL)
+    pipeline.run().wait_until_finish()
     for name in ("kafka, looks", "folder, event"):
         left_out = HELD_BY_ADDED if "looks" in name else ()
-        published = [of_others(ran.reports[f"{name}, {kind}"], left_out) for kind in ("with", "without")]
+        published = [of_others(reports[f"{name}, {kind}"].values, left_out) for kind in ("with", "without")]
         assert published[0] == published[1], name
-        assert ran.ended[f"{name}, with"] == ran.ended[f"{name}, without"] != []
-        assert len(ran.reports[f"{name}, with"]) == WINDOWS, name
+        assert ended[f"{name}, with"].values == ended[f"{name}, without"].values != []
+        assert len(reports[f"{name}, with"].values) == WINDOWS, name

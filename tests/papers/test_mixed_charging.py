@@ -23,7 +23,7 @@ from dp_transforms.papers.mixed_charging import (
 )
 from dp_transforms.papers.private_computation import NotPrior
 from dp_transforms.papers.target_charging import TargetCharging
-from tests.helpers.scripted import Scripted
+from tests.papers.scripted import Scripted
 
 EPSILONS = (0.02, 0.3, 1.0, 3.0)
 

@@ -16,7 +16,7 @@ from dp_transforms.papers.noise_source import Halted
 from dp_transforms.papers.query import LinearQuery, epsilon_per_unit
 from dp_transforms.papers.sparse_vector import NumericSparse
 from dp_transforms.papers.synthetic_data import MultiplicativeWeights, SmallDatabase
-from tests.helpers.scripted import Given
+from tests.papers.scripted import Given
 
 FIRST = LinearQuery([1, 0, 0, 0])
 HISTOGRAM = [900, 0, 0, 100]

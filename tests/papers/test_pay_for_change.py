@@ -5,7 +5,7 @@ import pytest
 from dp_transforms.papers.noise_source import Halted
 from dp_transforms.papers.pay_for_change import PayForChange
 from dp_transforms.papers.target_charging import HitLimit, TargetCharging
-from tests.helpers.scripted import Scripted
+from tests.papers.scripted import Scripted
 
 
 def test_only_changes_are_charged_and_the_last_one_ends_it():

@@ -20,7 +20,7 @@ from dp_transforms.papers.private_computation import (
     TwoRuns,
 )
 from dp_transforms.papers.query import LinearQuery, epsilon_per_unit
-from tests.helpers.scripted import Given, Scripted
+from tests.papers.scripted import Given, Scripted
 from tests.reference.exact_law import exact_law
 from tests.reference.largest_target import largest_q
 

@@ -17,7 +17,7 @@ from dp_transforms.accounting.discrete_laplace_law import upper_tail
 from dp_transforms.papers.noise_source import Halted
 from dp_transforms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
 from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
-from tests.helpers.scripted import Given
+from tests.papers.scripted import Given
 
 DATA = [100, 7]
 ANSWER = LinearQuery([1, 0])

@@ -18,7 +18,7 @@ from dp_transforms.papers.synthetic_data import (
     small_database_records_needed,
     small_database_size,
 )
-from tests.helpers.scripted import Given
+from tests.papers.scripted import Given
 
 
 def _relative_entropy(truth, shares):

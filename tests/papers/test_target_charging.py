@@ -19,7 +19,7 @@ from dp_transforms.papers.target_charging import (
     Selected,
     TargetCharging,
 )
-from tests.helpers.scripted import Given, Scripted
+from tests.papers.scripted import Given, Scripted
 
 Q = not_prior_probability(0.5)  # of a scripted computation
 

@@ -16,7 +16,7 @@ from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import SecretNoise
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
-from tests.helpers.scripted import Given
+from tests.papers.scripted import Given
 
 SMALL = {"wide_epsilon": 0.2, "narrow_epsilon": 0.6, "cap": 3}  # noise that proves nothing
 

@@ -12,7 +12,7 @@ from dp_transforms.papers.multiplicative_weights import OfflineMultiplicativeWei
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.synthetic_data import SmallDatabase, SyntheticData
-from tests.helpers.scenarios import Run, Scenario, broken, each
+from tests.privacy.scenarios import Run, Scenario, broken, each
 
 FIRST, FIRST_IN_HALVES = LinearQuery([1, 0]), LinearQuery([2, 0], grid=2)
 BOTH_OF_THREE = [LinearQuery([1, 0, 0]), LinearQuery([0, 1, 1])]

@@ -16,7 +16,7 @@ import numpy as np
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery, RealQuery
 from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
-from tests.helpers.scenarios import Run, Scenario, broken, each
+from tests.privacy.scenarios import Run, Scenario, broken, each
 
 Answers = tuple[float, float]
 Stream = Callable[[Sequence[Any]], Answers | None]

@@ -29,7 +29,7 @@ from dp_transforms.papers.private_computation import (
     TwoRuns,
 )
 from dp_transforms.papers.target_charging import ConditionalRelease, HitLimit, OneShotTopK, Price, TargetCharging
-from tests.helpers.scenarios import Run, Scenario, broken, each
+from tests.privacy.scenarios import Run, Scenario, broken, each
 from tests.reference.charging_game import capped_game_delta
 
 Transcript = list[Hashable]

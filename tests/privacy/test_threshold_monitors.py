@@ -24,7 +24,7 @@ from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import NoiseSource
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
-from tests.helpers.scenarios import Scenario, broken, each
+from tests.privacy.scenarios import Scenario, broken, each
 from tests.reference.charging_game import capped_game_delta
 
 Transcript = list[Release | None]

@@ -3,6 +3,8 @@
 import dataclasses
 import datetime
 import itertools
+import os
+import shutil
 import zoneinfo
 
 import pytest
@@ -12,7 +14,6 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import local_text, shown_text
-from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.shown_reports import HOSTILE
 
@@ -22,29 +23,45 @@ PLAN = hourly_plan()
 EVIL = ["</script><script>hacked = 1</script>", "<img src=x onerror='hacked = 1'>", HOSTILE, "a" * 500, "$x {{y}}"]
 
 
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
 @pytest.fixture(scope="module")
 def browser():
-    with running_browser() as found:
-        yield found
+    """The Chromium of SHH_CHROMIUM or of this machine, headless. Nothing is downloaded."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing")
+    path = os.environ.get("SHH_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if path is None:
+        pytest.skip("this machine has no Chromium (Debian: apt-get install chromium)")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture
 def opened(browser, tmp_path):
     """Opens a page of stories on the hourly plan; closes it, and looks at what it said and asked for."""
-    pages = []
+    contexts, paths, said, asked = [], [], [], set()
 
     def open_page(held=STORIES, text=None, place="", **options):
-        path = tmp_path / f"page-{len(pages)}.html"
-        page = text or report_page(header_of(PLAN), reports_of(PLAN, held), datetime.UTC)
-        path.write_text(page, encoding="utf-8")
-        pages.append((WatchedPage(browser, path.as_uri() + place, **options), path))
-        return pages[-1][0].wait() if text is None else pages[-1][0].page
+        paths.append(tmp_path / f"page-{len(paths)}.html")
+        paths[-1].write_text(text or report_page(header_of(PLAN), reports_of(PLAN, held), datetime.UTC), "utf-8")
+        contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(f"error: {error}"))
+        page.on("request", lambda request: asked.add(request.url.partition("#")[0]))
+        page.goto(paths[-1].as_uri() + place)
+        if text is None:
+            page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
+        return page
 
     yield open_page
-    for watched, path in pages:
-        watched.context.close()
-        assert watched.said == []
-        assert {each.partition("#")[0] for each in watched.asked} == {path.as_uri()}
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert asked == {path.as_uri() for path in paths}
 
 
 def expect(locator):
