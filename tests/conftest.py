@@ -17,8 +17,10 @@ from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_serve
 # Beam weighs each state that it keeps, and first looks through what all modules hold: here there are thousands.
 objsize.default_settings.update(exclude_modules_globals=False)
 
-settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("fresh", settings.get_profile("shh"), derandomize=False)  # for `make test-nightly`
+# A test says how many examples it takes only where each of them is dear.
+_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+settings.register_profile("shh", deadline=None, suppress_health_check=_CHECKS, derandomize=True, max_examples=50)
+settings.register_profile("fresh", settings.get_profile("shh"), derandomize=False, max_examples=300)  # of the night
 settings.load_profile("shh")
 
 

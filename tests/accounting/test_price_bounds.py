@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.accounting import price_bounds as price_bounds_module
@@ -72,7 +72,6 @@ def test_bounds_are_hardly_above_the_prices(shape, scale, order, deviations):
     assert not np.any(within(looks, weights, exact * (1 - 1e-6) - 1e-10))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.sampled_from([1.0, 1.3, 2.0, 2.5, 3.0, 4.0]),
     scale=st.integers(5, 60),

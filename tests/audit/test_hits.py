@@ -23,9 +23,9 @@ from dp_transforms.audit.hits import (
 )
 from dp_transforms.core.hit_noise import ReleaseRule
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.adversary import Action, best_adversary, extract_kernel, kernel_of_law
-from tests.helpers.exact_monitor import settings_for
 from tests.helpers.modes import plan_of_mode
+from tests.privacy.adversary import Action, best_adversary, extract_kernel, kernel_of_law
+from tests.privacy.exact_monitor import settings_for
 
 MODES = ["hits", "hits-with-counts"]
 EPSILON = 0.7  # of a query

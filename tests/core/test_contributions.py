@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.core import columns as packed_columns
@@ -111,7 +111,6 @@ def all_pairs(events, schedule):
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
 @example([("u", "i", time) for time in EDGES], SLIDING, 2, 2)
-@settings(max_examples=40, deadline=None)
 def test_pairs_of_events(events, schedule, windows_per_range, shards):
     groups = pairs_by_group(events, schedule, windows_per_range, shards)
     found = set()
@@ -126,7 +125,6 @@ def test_pairs_of_events(events, schedule, windows_per_range, shards):
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 9), st.integers(0, 9))
 @example([(user, "i", 130 * MICROS) for user in "uvw"], SLIDING, 2, 0)
-@settings(max_examples=40, deadline=None)
 def test_rows_come_in_parts_of_windows(events, schedule, rows_at_once, first_open):
     """An event in a thousand windows is never a thousand rows at once: a part ends with the window that fills it."""
     batch, oracle = batch_of(events), oracle_rows(events, schedule)
@@ -166,7 +164,6 @@ def _oracle_bound(rows, limit):
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4))
-@settings(max_examples=50, deadline=None)
 def test_bound_contributions(events, schedule, limit):
     pairs = all_pairs(events, schedule)
     bounded = bound_contributions(pairs, limit, KEYS)
@@ -199,7 +196,6 @@ def merged_of_batches(events, schedule, shards, batches):
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by columns"])
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 3), st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
 def test_batches_of_events_are_merged_into_what_all_events_make(limit, events, schedule, shards, batches):
     expected = pairs_by_group(events, schedule, 1000, shards)
     with pytest.MonkeyPatch.context() as patch:
@@ -210,7 +206,6 @@ def test_batches_of_events_are_merged_into_what_all_events_make(limit, events, s
 
 
 @given(events_strategy, st.integers(0, 4))
-@settings(max_examples=40, deadline=None)
 def test_which_contributions_of_a_user_are_kept(events, most):
     """Those first in the order of their keyed hashes, whatever else is there."""
     held = all_pairs(events, SLIDING)

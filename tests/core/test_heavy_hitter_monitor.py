@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
@@ -110,7 +110,6 @@ named_strategy = st.builds(
 
 
 @given(st.lists(hitter_strategy, max_size=8) | st.lists(named_strategy, max_size=8), st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters, order):
     """Above first, then by falling level, falling size and falling count, then by label."""
     expected = sorted(hitters, key=release_order)
@@ -159,7 +158,6 @@ def charge_users(budgets, users, hits):
 
 
 @given(charges_strategy)
-@settings(deadline=None)
 def test_what_each_window_charges_is_appended_and_counts_once(charges):
     """Without rewriting what is there, in any order, and also where a blob is there twice."""
     blobs = []

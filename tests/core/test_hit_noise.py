@@ -5,7 +5,7 @@ The statistical test rejects a correct draw with probability 1e-6 over the key (
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.core.hit_noise import CappedSumNoise, Release, ReleaseRule
@@ -16,7 +16,6 @@ counts = st.integers(-(10**6), 10**6)
 
 
 @given(threshold=st.integers(1, 1000), width=st.integers(1, 200), distance=st.integers(-2, 201) | counts)
-@settings(deadline=None)
 def test_a_zone_is_charged_and_what_is_above_it_is_named_without_a_count(threshold, width, distance):
     count = threshold + distance
     release = ReleaseRule(threshold, width)(count)
@@ -30,7 +29,6 @@ def test_a_zone_is_charged_and_what_is_above_it_is_named_without_a_count(thresho
 
 @pytest.mark.parametrize("with_counts", [True, False])
 @given(threshold=st.integers(-1000, 1000), distance=st.integers(-3, 3) | counts)
-@settings(deadline=None)
 def test_without_a_zone_all_that_reaches_the_threshold_is_charged(with_counts, threshold, distance):
     count = threshold + distance
     expected = Release(None, count if with_counts else None, True) if distance >= 0 else None

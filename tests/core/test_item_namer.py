@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.core import steps
@@ -76,7 +76,6 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     return NamedItems.merge(shuffled(parts, order))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     log=st.lists(EVENT, min_size=0, max_size=120),
     domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),

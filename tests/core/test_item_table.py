@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.core import columns as packed_columns
@@ -46,7 +46,6 @@ def test_labels_become_distinct_items_in_the_order_of_their_hashes(items):
     assert [content(table)[at][0] for at in positions.tolist()] == items
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(HASHES, min_size=2, max_size=4), keep=st.randoms(use_true_random=False))
 def test_labels_are_those_of_their_items_however_they_are_merged_and_cut(monkeypatch, parts, keep):
     """Merged from what was merged and cut before, with labels in one piece and in many."""

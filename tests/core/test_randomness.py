@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.core.randomness import (
@@ -82,7 +82,6 @@ def test_hashes_of_adversarial_ids_are_those_of_the_definition_and_differ():
 
 
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 5))
-@settings(max_examples=150, deadline=None)
 def test_hashes_of_any_ids_and_of_slices(texts, low, high):
     sliced = pa.array(["before", *texts, "after"])[low : len(texts) + 2 - high]
     assert hash_rows(sliced) == [oracle_hash(text) for text in sliced.to_pylist()]
@@ -119,7 +118,6 @@ def test_derived_keys_are_bound_to_every_part():
 
 
 @given(st.lists(st.tuples(*[st.integers(0, ONE - 1)] * 2), min_size=1, max_size=10))
-@settings(max_examples=50, deadline=None)
 def test_blocks_are_aes_and_pairs_are_chained(pairs):
     function = BlockFunction(KEY)
     first, second = words([one for one, _ in pairs]), words([two for _, two in pairs])
@@ -134,7 +132,6 @@ def test_blocks_are_aes_and_pairs_are_chained(pairs):
 
 
 @given(st.lists(st.lists(st.integers(0, ONE - 1), min_size=1, max_size=6), min_size=1, max_size=8))
-@settings(deadline=None)
 def test_sums_of_sets(groups):
     starts = np.cumsum([0, *map(len, groups)])[:-1]
     values = words([value for group in groups for value in group])

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
@@ -88,7 +88,6 @@ def run_core(
     return reports
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     log=st.lists(EVENT, min_size=0, max_size=120),
     mode=st.sampled_from(["hits-with-counts", "hits", "kms21"]),

@@ -188,7 +188,7 @@ def drawn(data, case):
 
 @each_case
 @given(data=st.data(), order=st.randoms(use_true_random=False))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_parts_are_packed_and_merged_in_any_order(case, data, order):
     parts = [drawn(data, case) for _ in range(data.draw(st.integers(1, 4)))]
     if case is CASES["holders"]:  # parts have different users
@@ -215,7 +215,7 @@ def test_parts_are_packed_and_merged_in_any_order(case, data, order):
 
 @each_case
 @given(data=st.data(), most_bytes=st.sampled_from([1, 300, 1000, 10**6]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_messages_are_small_and_hold_every_row_once(case, data, most_bytes):
     rows = drawn(data, case)
     table = case.build(rows)
@@ -238,7 +238,7 @@ def test_messages_are_small_and_hold_every_row_once(case, data, most_bytes):
 
 @each_case
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_rows_are_selected_with_what_they_name_alone(case, data):
     table = case.build(drawn(data, case))
     rows = list(case.rows_of(table).items())
@@ -254,7 +254,7 @@ def test_rows_are_selected_with_what_they_name_alone(case, data):
 
 @pytest.mark.parametrize("name", ["holders", "sums", "named"])
 @given(data=st.data(), windows=st.integers(1, 4), shards=st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_cells_are_cut_by_window_and_by_shard_of_items(name, data, windows, shards):
     case = CASES[name]
     cells = case.build(drawn(data, case))
@@ -353,7 +353,6 @@ def test_damaged_bytes_are_refused(name):
 
 @pytest.mark.parametrize("name", CASES)
 @given(data=st.data())
-@settings(deadline=None)
 def test_bytes_that_an_engine_hands_back_changed_are_refused_or_a_table(name, data):
     """Whichever byte it is: no error but a ValueError, and what is read can be used."""
     table = CASES[name].build(LARGE[name])
@@ -367,7 +366,6 @@ def test_bytes_that_an_engine_hands_back_changed_are_refused_or_a_table(name, da
 
 
 @given(st.lists(st.tuples(st.sampled_from(["u1", "u2", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))
-@settings(deadline=None)
 def test_arrays_are_packed_and_unpacked(shapes):
     arrays = [np.arange(length).astype(f"<{kind}") * np.dtype(kind).type(37) for kind, length in shapes]
     again = unpack_arrays(pack_arrays(*arrays))

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
@@ -99,7 +99,6 @@ def expected_weights(log, chosen, wallets=None):
     }
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30), st.integers(-1, 12)), max_size=90),
     slide=st.sampled_from([10, HOUR, 7 * HOUR, DAY, 10 * DAY]),
@@ -120,7 +119,6 @@ def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, 
 wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_TESTS), st.just(MOST_TESTS))
 
 
-@settings(max_examples=150)
 @given(
     looks=st.one_of(st.integers(1, 50), st.integers(1, 2**40)),
     left=st.one_of(st.integers(0, 10**12), st.integers(0, 50), st.sampled_from([0, 10**12])),

@@ -102,12 +102,13 @@ def running(
     source = case.kafka(kafka.bootstrap, source_topic)
     submit(case, source, sink, cluster.options(), key_path, **driving)
     job = cluster.newest_job(known)
+    run = None
     try:
         cluster.wait_for_checkpoint(job)
         run = Run(kafka, cluster, case, source, sink, job, Feeder(kafka.bootstrap, source_topic, rows, seconds))
         yield run
         run.feeder.join()
-        job = run.job
     finally:
+        job = job if run is None else run.job  # a later one, from a savepoint
         if cluster.rest.job_state(job) not in ENDED:
             cluster.cancel(job)

@@ -15,7 +15,7 @@ from tests.engines import needs, on
 from tests.engines.listening import FEWEST_PORTS, ROOT, run_and_listen
 from tests.helpers.leak_search import texts_within
 from tests.helpers.replay_logs import HOURS, log_rows
-from tests.helpers.submitted_jobs import (
+from tests.pipelines.jobs import (
     HEAVY,
     REPLAY,
     STREAM,

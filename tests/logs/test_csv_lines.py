@@ -5,7 +5,7 @@ import gzip
 import io
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, text_files
@@ -153,7 +153,6 @@ _PIECES = st.sampled_from(
 _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]), max_size=9)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=_LINES, ends_in_feed=st.booleans(), block=st.sampled_from([16, 60, 4 << 20]), members=st.integers(0, 2))
 @example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0)
 @example(
@@ -175,7 +174,6 @@ _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_
 _TEXTS |= st.sampled_from(["7", "007", "1e3", "NULL", "NaN", "true", " u ", "ä€𝄞", 'a "b"', ",,"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(_TEXTS, _TEXTS, st.sampled_from([TIME, "x", "2017-10-01 03:00"])), min_size=1))
 def test_what_the_standard_library_writes_is_read(tmp_path, rows):
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):

@@ -13,7 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError
@@ -28,7 +28,6 @@ MB = 1 << 20
 TIME = "2017-10-01T03:00:00Z"
 ROWS = [(f"u{SECRET}{row}", f"i{SECRET}{row % 5}", TIME) for row in range(24)]
 SCHEMA = avro_schema(("string", "string", "string"))
-FREELY = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def _csv(rows):
@@ -92,7 +91,6 @@ def edited(data, edits):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@FREELY
 @given(edits=EDITS)
 def test_a_changed_file_is_read_or_refused_in_a_line_without_a_cell(tmp_path, name, edits):
     """`read_all` checks what holds of all that is read."""
@@ -109,7 +107,6 @@ def test_a_changed_file_is_read_or_refused_in_a_line_without_a_cell(tmp_path, na
 
 
 @pytest.mark.parametrize(("ending", "spell"), [("csv", _csv), ("jsonl", _json)])
-@FREELY
 @given(lines=st.lists(st.tuples(EDITS, st.integers(0, 24)), min_size=1, max_size=5))
 def test_no_line_takes_a_row_of_others_with_it(tmp_path, ending, spell, lines):
     good = spell(ROWS).splitlines()
@@ -147,7 +144,6 @@ _TYPES = st.recursive(
 )
 
 
-@FREELY
 @given(beside=st.lists(_TYPES, max_size=3), data=st.binary(max_size=60), count=st.integers(0, 9))
 def test_a_schema_of_avro_that_is_accepted_decodes_any_bytes_without_harm(beside, data, count):
     extra = [{"name": f"n{at}", "type": kind} for at, kind in enumerate(beside)]

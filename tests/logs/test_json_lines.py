@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, id_columns, json_lines, text_files
@@ -186,7 +186,6 @@ _HOSTILE = [
 ]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     block=_blocks(),
     hostile=st.none() | st.sampled_from(_HOSTILE),

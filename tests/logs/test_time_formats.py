@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
@@ -45,7 +45,6 @@ def _read(texts, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=40)
 @given(moments=st.lists(MOMENTS, max_size=8), offset=st.integers(-14 * 60, 14 * 60))
 def test_a_form_means_what_pythons_strptime_says(form, moments, offset):
     zone = datetime.timezone(datetime.timedelta(minutes=offset))

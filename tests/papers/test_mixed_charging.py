@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.charging_game import GameAccountant
@@ -64,7 +64,6 @@ def test_the_largest_order_is_the_last_with_a_charge():
             assert target_charge(epsilon, portion * q, limit * (1 + 1e-12)) == math.inf
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.floats(-9, 5), st.floats(-9, 2), st.floats(-12, -0.01))
 @example(math.log10(48883.91973290794 - 1), math.log10(8.268020085061013e-08), math.log10(7.070889385790124e-06))
 def test_conversions_are_never_below_the_exact_ones(above_one, budget, log_delta):
@@ -83,7 +82,6 @@ def test_conversions_are_never_below_the_exact_ones(above_one, budget, log_delta
             assert min(exact_delta, 1) <= Decimal(accountant.delta(epsilon))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.floats(0.05, 20), st.floats(-15, -1.5), st.floats(1.1, 50))
 def test_a_calibrated_budget_never_exceeds_its_promise(epsilon, log_delta, order):
     """The conversion back rounds up. Of budgets that were not checked again about one in twelve would be over."""

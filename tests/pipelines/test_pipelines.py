@@ -16,7 +16,7 @@ from dp_transforms.cli import replay, stream
 from dp_transforms.reports import read_report_file
 from tests.helpers.no_network import no_network
 from tests.helpers.shh_process import ROOT
-from tests.helpers.submitted_jobs import (
+from tests.pipelines.jobs import (
     HEAVY,
     REPLAY,
     STREAM,

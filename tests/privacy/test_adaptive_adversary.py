@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
-from tests.helpers.exact_monitor import settings_for, target_probability
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed
+from tests.privacy.adversary import Action, Kernel, best_adversary, extract_kernel
+from tests.privacy.exact_monitor import settings_for, target_probability
 
 ROUNDS = 80
 STEPS_PER_EPSILON = 20

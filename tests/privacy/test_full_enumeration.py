@@ -10,8 +10,10 @@ import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
-from tests.helpers.exact_monitor import (
+from tests.helpers.modes import plan_of_mode
+from tests.helpers.trial_plan import TrialPlan
+from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
+from tests.privacy.exact_monitor import (
     ONE,
     TARGET_USER,
     TailIntegers,
@@ -20,8 +22,6 @@ from tests.helpers.exact_monitor import (
     state_with_hits,
     target_probability,
 )
-from tests.helpers.modes import plan_of_mode
-from tests.helpers.trial_plan import TrialPlan
 
 THRESHOLD, ZONE = 4, 2
 EPSILONS = [0.05 * index for index in range(61)]

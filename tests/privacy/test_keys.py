@@ -17,7 +17,8 @@ from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.audit.hits import HitsClaim, Mechanism, audit_hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.adversary import (
+from tests.helpers.trial_plan import TrialPlan
+from tests.privacy.adversary import (
     Action,
     Kernel,
     Round,
@@ -26,7 +27,7 @@ from tests.helpers.adversary import (
     extract_kernel,
     fresh_users,
 )
-from tests.helpers.exact_monitor import (
+from tests.privacy.exact_monitor import (
     ONE,
     TARGET_USER,
     Transcript,
@@ -36,7 +37,6 @@ from tests.helpers.exact_monitor import (
     state_with_hits,
     target_probability,
 )
-from tests.helpers.trial_plan import TrialPlan
 from tests.reference.charging_game import game_by_iteration, vertices
 
 THRESHOLD, ZONE = 4, 2

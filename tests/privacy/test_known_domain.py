@@ -19,8 +19,9 @@ from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import EmptyItems, binomial_integers
-from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
-from tests.helpers.exact_monitor import (
+from tests.helpers.trial_plan import TrialPlan
+from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
+from tests.privacy.exact_monitor import (
     ONE,
     TARGET_USER,
     ChosenKeys,
@@ -35,7 +36,6 @@ from tests.helpers.exact_monitor import (
     state_with_hits,
     target_probability,
 )
-from tests.helpers.trial_plan import TrialPlan
 
 # The real monitor with a known domain: everything that it can publish, with exact probabilities.
 #

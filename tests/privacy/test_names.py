@@ -15,10 +15,10 @@ from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.naming_runs import units_of
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed, looks_trial
+from tests.privacy.adversary import deltas_of_pair
 from tests.privacy.exact_naming import Held, law_of_replay, sums_of_replay
 from tests.reference.prices import delta_of_budget
 

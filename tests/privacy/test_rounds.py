@@ -28,10 +28,10 @@ from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.plan.calibration import later_tests_of
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import looks_trial
+from tests.privacy.adversary import deltas_of_pair
 from tests.privacy.exact_naming import ONE, Held, Law, pairs_of_held
 from tests.reference.prices import delta_of_budget
 

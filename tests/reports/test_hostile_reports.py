@@ -6,7 +6,7 @@ import pathlib
 
 import fastavro
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.core.window_report import ABOVE, HeavyHitter
@@ -19,7 +19,6 @@ from dp_transforms.reports.report_records import HEADER_KEY, MAX_HEAVY_HITTERS, 
 from tests.helpers.avro_bytes import PACK, avro_container, zigzag
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, NAMES, REPORTS, files_of, read_all, write_all
 
-FREELY = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 PIECES = [b"\0", b"\xff", b'"', b"\n", b"{", b"}", b"[", b"null", b"-1", b"NaN", b"1e400", b'"\\ud800"', b"9" * 5000]
 PIECES += [b"[" * 5000, b'{"a":' * 5000, b"\xef\xbb\xbf", *map(zigzag, (-1, 1 << 31, 1 << 62, -(1 << 63)))]
 EDITS = st.lists(
@@ -35,7 +34,6 @@ def edited(data, edits):
     return data
 
 
-@FREELY
 @given(EDITS, st.sampled_from(["avro", "json"]))
 def test_an_edited_file_is_refused_or_what_it_holds_can_be_written(tmp_path, edits, form):
     path = tmp_path / f"edited.{form}"
@@ -51,7 +49,6 @@ def test_an_edited_file_is_refused_or_what_it_holds_can_be_written(tmp_path, edi
         assert (found, sorted(map(repr, held))) == (header, sorted(map(repr, reports)))
 
 
-@settings(FREELY, max_examples=40)
 @given(EDITS, st.integers(0, 5))
 def test_a_folder_with_an_edited_file_is_refused_in_a_line_or_read(tmp_path_factory, edits, number):
     path = tmp_path_factory.mktemp("stream")

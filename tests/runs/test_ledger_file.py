@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.runs import ledger as ledger_module
@@ -106,7 +106,6 @@ COLUMNS = [
 VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=9) | st.binary(max_size=9)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_ledger_in_which_anything_was_changed_is_read_or_refused_in_one_line(path: pathlib.Path, data: Any) -> None:
     """Any byte, or a value with a tool for SQLite. What somebody makes of it who knows how cannot be told."""

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.core.pack_contributions import contributions_of_events
@@ -89,7 +89,6 @@ SLIDING = WindowSchedule(START, START + 60, 30, 10)  # windows end at 1010, 1020
 HORIZON = 8
 
 
-@settings(max_examples=50, deadline=None)
 @given(RECORDS, CLOCKS, st.lists(st.integers(0, 40), max_size=5), st.sampled_from([10, 30]))
 @example([(1000, 1017), (1009, 1020), (1000, 1018), (1059, 1021)], StreamClock("arrival", 7, 3), [2], 10)
 def test_every_cut_into_polls_is_the_oracle(records, clock, cuts, slide):
@@ -264,7 +263,6 @@ def test_clocks_that_cannot_be_used_are_refused(arguments, message):
         StreamClock(**arguments)
 
 
-@settings(max_examples=50, deadline=None)
 @given(RECORDS, CLOCKS, st.sampled_from([10, 30]))
 def test_a_partition_without_its_early_records_gives_the_same_pairs_and_closes_the_same_windows(records, clock, slide):
     schedule = WindowSchedule(START, START + 60, 30, slide)

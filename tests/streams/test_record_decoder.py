@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, find_log_chunks
@@ -63,7 +63,6 @@ hostile = st.one_of(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4))
 def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_path, polls):
     """A record without a value, or of blanks alone, is reported; such a line is not one."""

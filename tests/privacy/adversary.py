@@ -13,7 +13,8 @@ from scipy.sparse import csr_matrix
 
 from dp_transforms.audit.hits import Result, ThresholdLaw
 from dp_transforms.core.heavy_hitter_monitor import MonitorState
-from tests.helpers.exact_monitor import (
+from tests.helpers.trial_plan import TrialPlan
+from tests.privacy.exact_monitor import (
     ONE,
     TARGET_USER,
     Outcome,
@@ -23,7 +24,6 @@ from tests.helpers.exact_monitor import (
     log_ratio,
     state_with_hits,
 )
-from tests.helpers.trial_plan import TrialPlan
 
 
 @dataclasses.dataclass(frozen=True)
