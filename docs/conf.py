@@ -76,13 +76,10 @@ def _name_files_outside(app: Any, docname: str, source: list[str]) -> None:
 
 
 def _options_of(mark: re.Match[str]) -> str:
-    """The options of a command as ``--help-all`` says them, of a group also those of its commands."""
+    """The options of a command as ``--help-all`` says them, each once."""
     context = click.Context(shh)
     command = shh.get_command(context, mark[1])
-    inner = command.commands.values() if isinstance(command, click.Group) else ()
-    options = {
-        each.opts[0]: copy.copy(each) for one in (*inner, command) for each in one.params if each.opts[0][:2] == "--"
-    }
+    options = {each.opts[0]: copy.copy(each) for each in command.params if each.opts[0][:2] == "--"}
     lines = []
     for option in options.values():
         option.hidden = False

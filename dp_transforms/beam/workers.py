@@ -25,6 +25,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import DirectOptions
 from apache_beam.runners.runner import PipelineResult
 
+from dp_transforms.checks import MAKE_A_KEY
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.operator_counts import (
@@ -38,7 +39,7 @@ from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.runs.fingerprints import MAKE_ONE, read_key_file
+from dp_transforms.runs.fingerprints import read_key_file
 
 try:
     from apache_beam.utils.secret import RawSecret
@@ -110,7 +111,7 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
             runner += f" in mode {mode}"
         raise ValueError(
             f"{runner} runs workers outside this process, which need one noise"
-            f" key: give noise_key=PATH, or --noise-key-file. {MAKE_ONE}"
+            f" key: give noise_key=PATH, or --noise-key-file. {MAKE_A_KEY}"
         )
     return FreshKey()
 

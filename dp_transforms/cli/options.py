@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from dp_transforms.logs import EventFields
 
-MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
 PAGE_ENDINGS = (".html", ".htm")
 NAMED_WITH_KEY = (
@@ -323,24 +322,18 @@ def read_titles(path: str | pathlib.Path | None) -> dict[str, str]:
     """
     if path is None:
         return {}
-    try:
-        data = read_regular(path, _MOST_TITLES_BYTES)
-    except OSError as error:
-        raise UserError(f"--titles {path} cannot be read: {error.strerror}. Check the path.") from error
-    if len(data) > _MOST_TITLES_BYTES:
-        raise UserError(
-            f"--titles {path} has more than {_MOST_TITLES_BYTES >> 20} MB. Keep the titles that the report needs."
-        )
-    wanted = f"--titles {path} must be CSV in UTF-8 that names the columns item and title once each in its first line"
     titles: dict[str, str] = {}
     try:
-        rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        if any((rows.fieldnames or []).count(name) != 1 for name in ("item", "title")):
-            raise UserError(f"{wanted}.")
-        for row in rows:
-            if None in row or None in (row["item"], row["title"]):
-                raise UserError(f"{wanted}; line {rows.line_num:,} has too few or too many. Put titles in quotes.")
+        data = read_regular(path, _MOST_TITLES_BYTES)
+        if len(data) > _MOST_TITLES_BYTES:
+            raise csv.Error
+        for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True):
+            if None in row or None in (row["item"], row["title"]):  # too few cells, or too many
+                raise csv.Error
             titles.setdefault(row["item"], row["title"].strip())
-    except (UnicodeDecodeError, csv.Error):
-        raise UserError(f"{wanted}. Write it again.") from None
+    except OSError as error:
+        raise InputError("titles", f"{path} cannot be read: {error.strerror}.", "Check the path.") from None
+    except (UnicodeDecodeError, csv.Error, KeyError):
+        columns = "of at most 16 MB, with the columns item and title; titles with commas stand in quotes."
+        raise InputError("titles", f"{path} must be CSV in UTF-8 {columns}") from None
     return titles

@@ -76,7 +76,7 @@ def plan_from_options(options: Options, use: str = REPLAY) -> Plan:
     """
     missing = [f"--{name}" for name in _REQUIRED if getattr(options, name) is None]
     if missing:
-        raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context(silent=True))
+        raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context())
     window = options.window
     schedule = WindowSchedule(options.start, options.end, window, options.slide or window)
     choices = {name: getattr(options, name) for name in (*_CHOICES, "charge")}
@@ -107,16 +107,14 @@ def read_plan(path: str) -> Plan:
         if len(text) > _MOST_PLAN_BYTES:
             raise ValueError("it has more than 1 MB, so it is not a plan. Write one with `shh plan --output`.")
         plan = Plan.from_json(text)
+        if plan.hits is not None and plan.hits.wide is not None:
+            raise ValueError("plans with printed noise run in Python alone (docs/python_api.md).")
     except OSError as error:
-        raise UserError(
-            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
-        ) from None
-    except UrlError as error:
+        raise UserError(f"--plan {path} cannot be read: {error.strerror}. Write one with shh plan --output.") from None
+    except UrlError as error:  # says why without the URL, which may hold a secret
         raise UserError(f"--plan: {error}") from None
     except ValueError as error:
         raise UserError(f"--plan {path}: {error}") from None
-    if plan.hits is not None and plan.hits.wide is not None:
-        raise UserError(f"--plan {path}: plans with printed noise run in Python alone (docs/python_api.md).")
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
@@ -129,10 +127,9 @@ def warn_of_budget(epsilon: float, delta: float) -> None:
             " likely with a user's events as without them, which protects hardly anybody. Use 1 or 2."
         )
     if delta > _LARGEST_USUAL_DELTA:
-        share = f"1 in {round(1 / delta):,}" if delta < 0.4 else f"{delta:.0%} of the"
         tell(
-            f"shh: warning: delta = {delta:g} is large. A mechanism with this delta may publish everything about"
-            f" {share} users, and keep its promise. Use one far below 1 / users, such as 1e-9."
+            f"shh: warning: delta = {delta:g} is large. A mechanism with this delta may publish everything about this"
+            " share of the users, and keep its promise. Use one far below 1 / users, such as 1e-9."
         )
 
 

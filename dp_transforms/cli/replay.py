@@ -13,12 +13,11 @@ import click
 from click.core import ParameterSource
 from rich.console import Console
 
-from dp_transforms.checks import check_names, time_zone
+from dp_transforms.checks import MAKE_A_KEY, check_names, time_zone
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import (
     ACCOUNT,
     FIELDS,
-    MAKE_A_KEY,
     NAMED_WITH_KEY,
     OF_PROGRAMS,
     PLAN_FILE,

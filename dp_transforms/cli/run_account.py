@@ -12,10 +12,10 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import LogError, Options, user_errors
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.runs.records import Caps, LedgerError, PartRequest, RunRefusedError, Verdict
+from dp_transforms.runs.records import LedgerError, PartRequest, RunRefusedError, Verdict
 
 if TYPE_CHECKING:
-    from dp_transforms.runs.ledger import Ledger
+    from dp_transforms.runs.ledger import Caps, Ledger
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +33,12 @@ class RunAccount:
             return cls()
         from dp_transforms.runs.ledger import Ledger
 
-        return cls(Ledger(options.ledger), options.population, caps_of(options.caps))
+        return cls(Ledger(options.ledger), options.population, options.caps)
 
     def check_fits(self, plan: Plan, stream: str, run_id: str) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
         if self.ledger is not None:
-            self.ledger.reserve_run(self.request(plan, stream, run_id), self.caps, is_trial=True)
+            self.ledger.check_fits(self.request(plan, stream, run_id), self.caps)
 
     def request(self, plan: Plan, stream: str, run_id: str, input_fingerprint: str = "") -> PartRequest:
         """Of a run without a state: one part, with a key that is forgotten, so that nothing can resume it."""
@@ -78,8 +78,8 @@ class RunAccount:
             self.ledger,
             verdict,
             "what was released",
-            "Do not run it again: that would be a new run, which pays. To close this one: shh ledger abandon"
-            f" {verdict.run_id}",
+            "Do not run it again: that would be a new run, which pays. To close this one: shh ledger --ledger FILE"
+            f" --end {verdict.run_id}",
         )
 
 
@@ -106,8 +106,3 @@ def finish(ledger: Ledger, verdict: Verdict, published: str, remedy: str, state_
     except LedgerError as error:
         words = f"{published} is published, and valid. Only its end is not in the ledger: {error}"
         raise UserError(f"{words} {remedy}") from None
-
-
-def caps_of(amounts: tuple[str, str] | None) -> Caps | None:
-    """amounts: of ``--caps``; None: the population has some already."""
-    return None if amounts is None else Caps(*amounts)

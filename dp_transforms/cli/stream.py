@@ -28,13 +28,12 @@ from dp_transforms.beam.runner_options import (
     workers_are_here,
 )
 from dp_transforms.beam.workers import KeyFile
-from dp_transforms.checks import check_names, time_zone
+from dp_transforms.checks import MAKE_A_KEY, check_names, time_zone
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import note_done, tell
 from dp_transforms.cli.options import (
     ACCOUNT,
     FIELDS,
-    MAKE_A_KEY,
     NAMED_WITH_KEY,
     NOISE_KEY,
     PLAN_FILE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import pathlib
@@ -30,21 +29,6 @@ _COMMANDS = {
     "simulate": "Write a simulated event log to try things on.",
     "stream": "Watch a live stream: which items are held by many users right now.",
 }
-_WELCOME = """\
-shh says which items many users hold, window by window, under differential privacy for each user.
-
-You have a log (CSV, JSON lines, Parquet or Avro) of who had what when:
-  shh doctor clicks.csv                     looks at it: which fields and times it has, what is damaged
-  shh replay clicks.csv                     looks at it too, and prints the command for a private report
-
-You have none yet:
-  shh simulate --output clicks.parquet      makes one, and prints the command to replay it
-
-You have a report:
-  shh show report.avro --html report.html   makes a page of it for the browser
-  shh explain report.avro                   says what it promises, and what not
-
-All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
 
 
 class _LazyGroup(click.Group):
@@ -60,14 +44,6 @@ class _LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        close = [] if args[0] in _COMMANDS else difflib.get_close_matches(args[0], _COMMANDS, n=1)
-        if close and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}. Do you mean {close[0]}?")
-        return super().resolve_command(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -80,19 +56,13 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(
-    cls=_LazyGroup,
-    invoke_without_command=True,
-    no_args_is_help=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="shifting-heavy-hitters", prog_name="shh")
-@click.pass_context
-def shh(context: click.Context) -> None:
+def shh() -> None:
     """Private shifting heavy hitters: which items are held by many users right now, window by window, under
-    differential privacy for each user over all windows of the declared range."""
-    if context.invoked_subcommand is None:
-        click.echo(_WELCOME)
+    differential privacy for each user over all windows of the declared range.
+
+    Begin with `shh doctor LOG`, which says how to replay a log; without one with `shh simulate`."""
 
 
 def run(words: Sequence[str]) -> None:
@@ -119,19 +89,11 @@ def run(words: Sequence[str]) -> None:
                 traceback.print_exc()
                 sys.exit(1)
             _fail(_unexpected(error), 1)
-        _tell_of_lost_output(output.error)
-
-
-def _tell_of_lost_output(error: Exception | None) -> None:
-    """Standard output took not all, or error is None. What is published stays so: that is no failure."""
-    if error is None:
-        return
-    if isinstance(error, BrokenPipeError):  # `shh show ... | head`: who closes a pipe knows
-        sys.exit(0 if operator_log.is_done() else 1)
-    problem = f"cannot write to standard output: {getattr(error, 'strerror', 'it is closed')}."
-    if not operator_log.is_done():
-        _fail(problem, 1)
-    operator_log.tell(f"shh: warning: {problem} What was asked for is written.")
+        # What is published stays so, whoever could not be told: that is no failure.
+        if output.error is not None and not operator_log.is_done():
+            if isinstance(output.error, BrokenPipeError):  # `shh show ... | head`: who closes a pipe knows
+                sys.exit(1)
+            _fail(f"cannot write to standard output: {getattr(output.error, 'strerror', 'it is closed')}.", 1)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from typing import BinaryIO, cast
 
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import MAKE_A_KEY, on_one_line
 from dp_transforms.core.randomness import MIN_KEY_BYTES, derive_key
 from dp_transforms.runs.records import StateError
 from dp_transforms.stores.local_files import mode_for_others, open_regular
@@ -18,7 +18,6 @@ from dp_transforms.stores.remote_files import StoredFile, open_stored
 _PIECE_BYTES = 1 << 20
 _MAX_KEY_BYTES = 1 << 16
 _LEAST_DIFFERENT_BYTES = 8  # of 32 random bytes, one key in 10^33 has fewer; of 32 random hex digits, one in 10^7
-MAKE_ONE = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 
 
 def read_key_file(path: str, fingerprint: str | None = None) -> bytes:
@@ -36,16 +35,10 @@ def read_key_file(path: str, fingerprint: str | None = None) -> bytes:
                 )
             secret = file.read(_MAX_KEY_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"the noise key file {path} cannot be read: {error.strerror}. {MAKE_ONE}") from None
-    if not MIN_KEY_BYTES <= len(secret) <= _MAX_KEY_BYTES:
+        raise ValueError(f"the noise key file {path} cannot be read: {error.strerror}. {MAKE_A_KEY}") from None
+    if not MIN_KEY_BYTES <= len(secret) <= _MAX_KEY_BYTES or len(set(secret)) < _LEAST_DIFFERENT_BYTES:
         raise ValueError(
-            f"the noise key file {path} must hold {MIN_KEY_BYTES} to {_MAX_KEY_BYTES} bytes,"
-            f" got {len(secret) if len(secret) <= _MAX_KEY_BYTES else 'more'}. {MAKE_ONE}"
-        )
-    if (different := len(set(secret))) < _LEAST_DIFFERENT_BYTES:
-        raise ValueError(
-            f"the noise key file {path} is not random: it holds only {different} different"
-            f" {'byte' if different == 1 else 'bytes'}, so that others can guess it. {MAKE_ONE}"
+            f"the noise key file {path} must hold {MIN_KEY_BYTES} to {_MAX_KEY_BYTES} random bytes. {MAKE_A_KEY}"
         )
     if fingerprint is not None and key_fingerprint(secret) != fingerprint:
         raise StateError(

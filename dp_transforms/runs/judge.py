@@ -12,8 +12,7 @@ is open:
 
     open part     what is asked                                      what is done
     none          another plan, stream, key, population, field       refused
-    none          an older state, or none where there was one        refused: users would spend again
-    none          a newer state                                      refused: the ledger is an older copy
+    none          another state than the newest                      refused: the state or the ledger is an older copy
     none          windows that are finished, same input              DONE
     none          windows that are finished, another input           refused, for good (`PublishedError`)
     none          the next windows                                   NEW or CONTINUES: reserved
@@ -22,8 +21,8 @@ is open:
     running       the same                                           RESUMES: drawn again, same nonce, same bytes
     running       a key or an input that cannot be given again       refused, for good
     state_after   the state that it was to leave                     finished, the ledger was not told; then as above
-    any           its process lives                                  refused for now (`LedgerBusyError`)
-    any           the run was abandoned or released                  refused, for good
+    any           its process lives                                  refused for now (`LedgerError`)
+    any           the run was ended by an operator                   refused, for good
 
 A part whose log was refused is *released* where nobody can have read anything of it: as if it had not been. So for each
 run id there is at most one answer for a window. Nothing here reads a file, a database or a clock.
@@ -34,20 +33,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from dp_transforms.checks import shown
 from dp_transforms.runs.records import Part, PartRequest, PublishedError, Run, RunRefusedError, Status, VerdictKind
 
 _NEW_RUN = "A new run needs another run id and, with parts, another state file, and pays in full."
-_OTHERS = {
-    "population": "the population {}. Give the same --population.",
-    "stream": "the stream {}. Give the same --stream.",
-    "plan_fingerprint": "another plan. Give the plan with which it began: all parts of a run have one, for the whole"
-    " range.",
-    "key_fingerprint": "another noise key. Give the file with its key: with another one no user is recognised.",
-    "user_field": "--user-field {}. Give the same one: from another field no user is recognised.",
-    "item_field": "--item-field {}. Give the same one: what is known of an item is known by its name.",
-}
 OF_WHAT_WAS_DRAWN = ("key_fingerprint", "user_field", "item_field")
+_OF_A_RUN = {
+    **{"population": "population", "stream": "stream", "plan_fingerprint": "plan", "key_fingerprint": "noise key"},
+    **{"user_field": "user field", "item_field": "item field"},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,31 +55,36 @@ class Decision:
 
 def judged(run: Run | None, parts: Sequence[Part], request: PartRequest) -> Decision:
     """run: None if the ledger does not know it. parts: all of it, in order. Raises RunRefusedError."""
+    asked = request.part
     kept = [part for part in parts if part.status != Status.RELEASED]
     if run is not None:
         check_run(run, request.run, has_drawn=any(part.may_be_published for part in kept))
     open_part = next((part for part in kept if part.status != Status.FINISHED), None)
     finished = [part for part in kept if part.status == Status.FINISHED]
     settled = None
-    if open_part and _has_left(open_part, request.part):
+    if open_part and _has_left(open_part, asked):
         settled, open_part = dataclasses.replace(open_part, status=Status.FINISHED), None
         finished.append(settled)
-    if open_part and open_part.may_be_published and request.draws_once:
-        raise _used(open_part)
     last = finished[-1] if finished else None
-    if last and not request.run.state_path:
-        raise _used(last)
-    asked = request.part
-    _check_place(request.run.run_id, asked, last)
+    if (open_part and open_part.may_be_published and request.draws_once) or (last and not request.run.state_path):
+        raise RunRefusedError(
+            f"run {request.run.run_id} was used before, and may have been drawn. On another input it would draw the"
+            " same noise, and both reports together would show what changed. Leave --run-id out: a new run pays in"
+            " full. A stream that its runner stored is resumed with --savepoint_path."
+        )
+    window, state = (last.end_window, last.state_after) if last else (0, "")
+    if (asked.first_window, asked.state_before) != (window, state):
+        raise RunRefusedError(
+            f"the ledger has run {request.run.run_id} at window {window}, and the state at window {asked.first_window}"
+            " is not the one that was left there: one of the two is an older copy, or of another time line. Bring back"
+            f" the newest copies. {_NEW_RUN}"
+        )
     if done := next((part for part in finished if _is_same(part, asked)), None):
         return Decision(VerdictKind.DONE, done, settled)
     if last and asked.end_window <= last.end_window:
-        remedy = "All windows of the plan are published."
-        if last.end_window < request.run.horizon:
-            remedy = "The next part begins there: give a later --until."
         raise PublishedError(
             f"the windows of run {last.run_id} before window {last.end_window} are published already, from another log"
-            f" or in other parts. {remedy} {_NEW_RUN}"
+            f" or in other parts. The next part, if there is one, begins there: give a later --until. {_NEW_RUN}"
         )
     if open_part is None:
         return Decision(VerdictKind.CONTINUES if run else VerdictKind.NEW, None, settled)
@@ -94,12 +92,10 @@ def judged(run: Run | None, parts: Sequence[Part], request: PartRequest) -> Deci
         same = open_part.end_window == asked.end_window
         return Decision(VerdictKind.RESUMES if same else VerdictKind.CONTINUES, open_part)
     if not _is_same(open_part, asked) or open_part.output != asked.output:
-        other = "another input" if open_part.input_fingerprint != asked.input_fingerprint else "another end or output"
-        named = f" --output {open_part.output}" if open_part.output else ""
         raise RunRefusedError(
-            f"{open_part.windows} were begun and not finished, and this command has {other}. What was drawn may be"
-            f" published, so it must be finished first: by the same command from the same input{named}, ending with"
-            f" window {open_part.end_window - 1}. {_NEW_RUN}"
+            f"{open_part.windows} were begun and not finished, and this command has another input, end or output. What"
+            " was drawn may be published, so it must be finished first: by the same command from the same input, ending"
+            f" with window {open_part.end_window - 1}, with the output {open_part.output!r}. {_NEW_RUN}"
         )
     return Decision(VerdictKind.RESUMES, open_part)
 
@@ -109,10 +105,11 @@ def check_run(run: Run, asked: Run, *, has_drawn: bool) -> None:
     has drawn anything that somebody may have read; else any other one is as good."""
     if run.status != Status.RESERVED:
         raise RunRefusedError(f"run {run.run_id} was {run.status}. {_NEW_RUN}")
-    for name, words in _OTHERS.items():
-        if (known := getattr(run, name)) != getattr(asked, name) and (has_drawn or name not in OF_WHAT_WAS_DRAWN):
+    for name, words in _OF_A_RUN.items():
+        if getattr(run, name) != getattr(asked, name) and (has_drawn or name not in OF_WHAT_WAS_DRAWN):
             raise RunRefusedError(
-                f"run {run.run_id} was used before with {words.format(shown(known) if known else '(none)')} {_NEW_RUN}"
+                f"run {run.run_id} was used before with another {words}. Give the same one: from another key or field"
+                f" no user is recognised. {_NEW_RUN}"
             )
 
 
@@ -123,29 +120,3 @@ def _has_left(part: Part, asked: Part) -> bool:
 
 def _is_same(part: Part, asked: Part) -> bool:
     return (part.end_window, part.input_fingerprint) == (asked.end_window, asked.input_fingerprint)
-
-
-def _check_place(run_id: str, asked: Part, last: Part | None) -> None:
-    """Raises RunRefusedError unless the ledger has the run at this window, as this state has it. last: that is
-    finished."""
-    window, state = (last.end_window, last.state_after) if last else (0, "")
-    if (asked.first_window, asked.state_before) == (window, state):
-        return
-    if asked.first_window > window:
-        raise RunRefusedError(
-            f"the ledger has run {run_id} at window {window}, and its state is at window {asked.first_window}: the"
-            f" ledger is an older copy, or the run was begun without it. Bring back the newest copy. {_NEW_RUN}"
-        )
-    what = "is not the one" if asked.state_before else "is not there, which was"
-    raise RunRefusedError(
-        f"the state of run {run_id} {what} at window {window} that the ledger knows: it is an older copy, or of another"
-        f" time line. Bring back the newest copy. {_NEW_RUN}"
-    )
-
-
-def _used(part: Part) -> RunRefusedError:
-    return RunRefusedError(
-        f"{part.run_id} was used before: {part.windows} may have been drawn. On another input it would draw the same"
-        " noise, and both reports together would show what changed. Leave --run-id out: a new run pays in full. A"
-        " stream that its runner stored is resumed with --savepoint_path."
-    )

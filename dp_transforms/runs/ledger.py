@@ -28,10 +28,7 @@ from dp_transforms.runs.ledger_file import LedgerFile, Rows
 from dp_transforms.runs.lifetime_cost import NOTHING, BudgetRule, Price, cap_units, from_delta_units, from_epsilon_units
 from dp_transforms.runs.records import (
     Balance,
-    BudgetExceededError,
-    Caps,
-    LedgerBusyError,
-    LedgerDamagedError,
+    LedgerError,
     Part,
     PartRequest,
     Population,
@@ -44,23 +41,18 @@ from dp_transforms.runs.records import (
 )
 
 DEFAULT_WAIT_SECONDS = 30.0
+Caps = tuple[object, object]
+"""max_epsilon and max_delta: what the users of a population may ever lose."""
 
 
 class Shown(NamedTuple):
-    """What a file says of a run, for `Ledger.findings`. name: of the file. window, state_fingerprint: how far the run
-    is, and what it has left, by a state; 0 and "" of a report."""
+    """What a file says of a run, for `Ledger.faults`. name: of the file. window, state_fingerprint: how far the run is,
+    and what it has left, by a state; 0 and "" of a report."""
 
     name: str
     run_id: str
     window: int = 0
     state_fingerprint: str = ""
-
-
-class Finding(NamedTuple):
-    """is_fault: the ledger must not be used as it is; else something that an operator should look at."""
-
-    is_fault: bool
-    text: str
 
 
 class Ledger:
@@ -83,62 +75,51 @@ class Ledger:
                     return run.run_id
         return ""
 
+    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> None:
+        """Raises RunRefusedError if the run is new and does not fit into what is left. Changes nothing."""
+        with self._file.trying() as rows:
+            _charged(rows, request, caps)
+
     def reserve(self, request: PartRequest, caps: Caps | None = None, *, is_trial: bool = False) -> Verdict:
         """Whether a part may run; a new run is charged at once, for its whole declared range.
 
         caps: needed for a population that the ledger does not know, and compared with those of one that it knows.
-        is_trial: only say so, and change nothing. Raises BudgetExceededError if the run does not fit into what is left,
-        RunRefusedError if the part does not fit to its run, LedgerBusyError if another process has this part.
+        is_trial: only say so, and change nothing. Raises RunRefusedError if the run does not fit into what is left, or
+        the part to its run; LedgerError if another process has this part.
         """
         with self._file.trying() if is_trial else self._file.writing(may_make=True) as rows:
-            run = rows.get(Run, request.run.run_id)
-            parts = rows.all(Part, run_id=run.run_id) if run else []
+            known = rows.get(Run, request.run.run_id)
+            parts = rows.all(Part, run_id=known.run_id) if known else []
             for part in parts:
                 if part.is_open and not self._file.take(part.part):
-                    raise LedgerBusyError(f"another process has {part.windows}. Wait until it has ended.")
+                    raise LedgerError(f"another process has {part.windows}. Wait until it has ended.")
                 if is_trial:
                     self._file.let_go(part.part)
-            decision = judged(run, parts, request)
-            same_input = "" if run else _run_of_input(rows, request)
-            verdict = self._reserved_run(rows, request, caps)
-            part = self._given(rows, verdict.run_id, request, decision)
+            decision = judged(known, parts, request)
+            run, balance, takes = _charged(rows, request, caps)
+            part = _given(rows, run, request, decision)
             if part.is_open and not is_trial:
                 self._file.take(part.part)
-            return dataclasses.replace(verdict, kind=decision.kind, part=part, same_input=same_input)
-
-    def reserve_run(self, request: PartRequest, caps: Caps | None = None, *, is_trial: bool = False) -> Verdict:
-        """Charges a run without a part: an operator sets its budget aside. The run id is then used by its parts.
-
-        The verdict is NEW, or CONTINUES if the run was charged before. caps, is_trial: as in `reserve`.
-        """
-        with self._file.trying() if is_trial else self._file.writing(may_make=True) as rows:
-            return self._reserved_run(rows, request, caps)
+            return Verdict(decision.kind, run.run_id, balance, takes, part)
 
     def start(self, verdict: Verdict) -> None:
         """From here on the part counts as drawn. Call it before the first noise."""
-        with self._claimed(verdict) as (rows, part):
-            if part.status == Status.FINISHED:
-                raise RunRefusedError(f"{part.windows} are finished. There is nothing to draw.")
-            started = part.started_at or _now()
-            rows.put(dataclasses.replace(part, status=Status.RUNNING, started_at=started))
+        with self._claimed(verdict, Status.RESERVED, Status.RUNNING, Status.FAILED) as (rows, part):
+            rows.put(dataclasses.replace(part, status=Status.RUNNING, started_at=part.started_at or _now()))
 
     def publishing(self, verdict: Verdict, state_fingerprint: str) -> None:
         """The report is published next, and then the new state, with this fingerprint. Call it before the first of both
         can be read: a process that dies in between has left this state or none, and what it drew may be read."""
-        with self._claimed(verdict) as (rows, part):
-            if part.status != Status.RUNNING:
-                raise RunRefusedError(f"{part.windows} are {part.status}, and cannot be published.")
+        with self._claimed(verdict, Status.RUNNING) as (rows, part):
             rows.put(dataclasses.replace(part, state_after=state_fingerprint, publishing_at=_now()))
 
     def finish(self, verdict: Verdict, state_fingerprint: str = "") -> None:
         """The report and the new state are published. state_fingerprint: of the new state; "" without one."""
-        with self._claimed(verdict) as (rows, part):
-            if part.status not in (Status.RUNNING, Status.FINISHED):
-                raise RunRefusedError(f"{part.windows} are {part.status}, and cannot be finished.")
+        with self._claimed(verdict, Status.RUNNING, Status.FINISHED) as (rows, part):
             if part.state_after != state_fingerprint:
                 raise RunRefusedError(f"{part.windows} have left another state than the one that was announced.")
             rows.put(dataclasses.replace(part, status=Status.FINISHED, finished_at=part.finished_at or _now()))
-        self._file.let_go(part.part)
+        self._file.let_go(verdict.part.part)
 
     def fail(self, verdict: Verdict, *, forget: bool = False) -> None:
         """The part failed. The run stays charged, and the part may be resumed with the same input.
@@ -148,27 +129,33 @@ class Ledger:
         part of its run, with another key. A part that was `publishing` is never forgotten; one that drew nothing always
         is.
         """
-        with self._claimed(verdict) as (rows, part):
-            if part.status == Status.FINISHED:
-                return
+        with self._claimed(verdict, Status.RESERVED, Status.RUNNING, Status.FAILED) as (rows, part):
             is_forgotten = not part.started_at or (forget and not part.state_after)
             rows.put(dataclasses.replace(part, status=Status.RELEASED if is_forgotten else Status.FAILED))
-        self._file.let_go(part.part)
+        self._file.let_go(verdict.part.part)
 
-    def abandon(self, run_id: str) -> None:
-        """The run will never go on. What it cost stays spent."""
-        self._end(run_id, Status.ABANDONED)
-
-    def release(self, run_id: str) -> None:
-        """Gives back what a run was charged, if no part of it has a start record."""
-        self._end(run_id, Status.RELEASED)
+    def end(self, run_id: str) -> Status:
+        """The run will never go on. It is released, and not charged any more, if no part of it has a start record; else
+        it is abandoned, and what it cost stays spent."""
+        with self._file.writing() as rows:
+            run, parts = rows.get(Run, run_id), rows.all(Part, run_id=run_id)
+            if run is None:
+                raise RunRefusedError(f"the ledger knows no run {run_id}. See: shh ledger --population NAME")
+            if run.status != Status.RESERVED:
+                return run.status
+            status = Status.ABANDONED if any(part.started_at for part in parts) else Status.RELEASED
+            rows.put(dataclasses.replace(run, status=status))
+            for part in parts:
+                if part.is_open:
+                    rows.put(dataclasses.replace(part, status=status))
+            return status
 
     def balances(self, population: str | None = None) -> list[Balance]:
         """Of one population, or of all, by name. Raises RunRefusedError for an unknown one."""
         with self._file.reading() as rows:
             found = [each for each in rows.all(Population) if population in (None, each.name)]
             if population is not None and not found:
-                raise RunRefusedError(f"the ledger knows no population {population}. See: shh ledger")
+                raise RunRefusedError(f"the ledger knows no population {population}. See: shh ledger --ledger FILE")
             return [_balance(rows, each) for each in sorted(found, key=lambda each: each.name)]
 
     def runs(self, population: str | None = None) -> list[tuple[Run, list[Part]]]:
@@ -177,144 +164,92 @@ class Ledger:
             found = rows.all(Run) if population is None else rows.all(Run, population=population)
             return [(run, rows.all(Part, run_id=run.run_id)) for run in found]
 
-    def findings(self, files: Sequence[Shown] = ()) -> list[Finding]:
-        """What is wrong, and what to look at, faults first: with the file, with open runs, and where the ledger does
-        not reach what these reports and states say of their runs. Changes nothing."""
+    def faults(self, files: Sequence[Shown] = ()) -> list[str]:
+        """Why the ledger must not be used as it is: its file is damaged, or it does not reach what these reports and
+        states say of their runs. Changes nothing."""
         with self._file.reading() as rows:
             if rows.connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
-                return [Finding(True, "The file of the ledger is damaged. Bring back a good copy.")]
-            runs = {run.run_id: (run, rows.all(Part, run_id=run.run_id)) for run in rows.all(Run)}
-            spent = [_balance(rows, population) for population in rows.all(Population)]
-        over = [each.population.name for each in spent if not each.population.allows(each.total)]
-        found = [Finding(True, f"Population {name} has spent more than its caps.") for name in over]
-        found += [finding for file in files for finding in _reached(file, runs.get(file.run_id))]
-        for run, parts in runs.values():
-            if run.status == Status.RESERVED:
-                found += self._open_ends(run, parts)
-        return sorted(found, key=lambda finding: not finding.is_fault)
-
-    def _reserved_run(self, rows: Rows, request: PartRequest, caps: Caps | None) -> Verdict:
-        """Charges the run of the request, unless that was done before."""
-        run, takes, kind = rows.get(Run, request.run.run_id), NOTHING, VerdictKind.CONTINUES
-        population = _population(rows, request, caps) if request.run.population else None
-        if run is not None:
-            check_run(run, request.run, has_drawn=False)
-        else:
-            price, kind = NOTHING, VerdictKind.NEW
-            if population:
-                price, takes = _prices(population, _balance(rows, population), request)
-            run = dataclasses.replace(
-                request.run,
-                run_id=request.run.run_id or secrets.token_hex(16),
-                charged_epsilon=price.epsilon,
-                charged_delta=price.delta,
-                charged_sampling=price.sampling,
-                **_written(),
-            )
-            rows.put(run)
-        return Verdict(kind, run.run_id, _balance(rows, population) if population else None, takes)
-
-    def _given(self, rows: Rows, run_id: str, request: PartRequest, decision: Decision) -> Part:
-        """Does what was decided about a part of a run that is charged."""
-        part = decision.part
-        if decision.settled:
-            rows.put(dataclasses.replace(decision.settled, finished_at=_now()))
-        if decision.kind == VerdictKind.DONE and part:
-            return part
-        if part and part.may_be_published:
-            part = dataclasses.replace(part, claim=part.claim + 1)
-        else:
-            run = _known(rows, run_id)
-            of_log = {name: getattr(request.run, name) for name in OF_WHAT_WAS_DRAWN}
-            rows.put(dataclasses.replace(run, state_path=request.run.state_path, **of_log))
-            number, claim = (part.part, part.claim) if part else (rows.count(Part) + 1, 0)
-            part = dataclasses.replace(request.part, part=number, claim=claim + 1, run_id=run_id, **_written())
-        rows.put(part)
-        return part
+                return ["The file of the ledger is damaged. Bring back the newest copy."]
+            for population in rows.all(Population):
+                _balance(rows, population)
+            rows.all(Run)
+            parts = rows.all(Part)
+        found = []
+        for file in files:
+            drawn = [part for part in parts if part.run_id == file.run_id and part.may_be_published]
+            if not drawn or file.window > drawn[-1].end_window:
+                found.append(
+                    f"{file.name} is of windows of run {file.run_id} that are not in the ledger: the ledger is an older"
+                    " copy, or the run was begun without it. Bring back the newest copy."
+                )
+            elif file.state_fingerprint:
+                newest = [part.state_after for part in drawn if part.state_after][-1:]
+                before = [part.state_before for part in drawn if part.status != Status.FINISHED]
+                if file.state_fingerprint not in (*newest, *before):
+                    found.append(
+                        f"{file.name} is an older copy of the state of run {file.run_id}. Bring back the newest."
+                    )
+        return found
 
     @contextlib.contextmanager
-    def _claimed(self, verdict: Verdict) -> Iterator[tuple[Rows, Part]]:
-        """A transaction about the part of a verdict. Raises RunRefusedError if it is no longer that of its owner."""
+    def _claimed(self, verdict: Verdict, *may_be: Status) -> Iterator[tuple[Rows, Part]]:
+        """A transaction about the part of a verdict. Raises RunRefusedError unless it is still that of its owner, and
+        has one of these statuses."""
         with self._file.writing() as rows:
-            run, part = _known(rows, verdict.run_id), verdict.part and rows.get(Part, verdict.part.part)
-            if part is None or verdict.part is None or part.run_id != run.run_id:
-                raise LedgerDamagedError(
-                    f"a part of run {run.run_id} is not in the ledger. Bring back the newest copy."
+            run, part = rows.get(Run, verdict.run_id), rows.get(Part, verdict.part.part)
+            if (
+                run is None
+                or part is None
+                or (run.status, run.run_id, part.claim) != (Status.RESERVED, part.run_id, verdict.part.claim)
+                or part.status not in may_be
+            ):
+                status = part.status if part else "not in the ledger"
+                raise RunRefusedError(
+                    f"windows {verdict.part.first_window} .. {verdict.part.end_window - 1} of run {verdict.run_id} are"
+                    f" {status}: the run was ended meanwhile, another process has taken them, or an older ledger was"
+                    " brought back. They stay charged. Look at: shh ledger --ledger FILE"
                 )
-            if run.status != Status.RESERVED or part.status == Status.RELEASED:
-                status = run.status if run.status != Status.RESERVED else part.status
-                raise RunRefusedError(f"{part.windows} were {status} meanwhile. Use another run id; it pays again.")
-            if part.claim != verdict.part.claim:
-                raise RunRefusedError(f"{part.windows} were taken over by another process. Let that one finish them.")
             yield rows, part
 
-    def _end(self, run_id: str, status: Status) -> None:
-        with self._file.writing() as rows:
-            run, parts = _known(rows, run_id), rows.all(Part, run_id=run_id)
-            if run.status == status:
-                return
-            if run.status != Status.RESERVED:
-                raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
-            if status == Status.RELEASED and any(part.started_at for part in parts):
-                raise RunRefusedError(
-                    f"run {run_id} has a start record: it may have drawn noise, and stays charged. To say that it will"
-                    f" never go on: shh ledger abandon {run_id}"
-                )
-            rows.put(dataclasses.replace(run, status=status))
-            for part in parts:
-                if part.status not in (Status.FINISHED, Status.RELEASED):
-                    rows.put(dataclasses.replace(part, status=status))
 
-    def _open_ends(self, run: Run, parts: Sequence[Part]) -> Iterator[Finding]:
-        if not parts:
-            yield Finding(
-                False, f"Run {run.run_id} was reserved by {run.who} at {run.reserved_at} and has no part yet."
-            )
-        for part in parts:
-            if part.status in (Status.FINISHED, Status.RELEASED) or not self._file.take(part.part):
-                continue
-            self._file.let_go(part.part)
-            remedy = f"Run the same command again, or: shh ledger release {run.run_id}"
-            if part.started_at:
-                remedy = f"Finish it by the same command and input, or give it up: shh ledger abandon {run.run_id}"
-            since = part.started_at or part.reserved_at
-            yield Finding(False, f"{part.windows.capitalize()}: {part.status} since {since}, by no process. {remedy}")
+def _charged(rows: Rows, request: PartRequest, caps: Caps | None) -> tuple[Run, Balance | None, Price]:
+    """Charges the run of the request, unless that was done before. The run, what is left, and what it took now."""
+    run, takes = rows.get(Run, request.run.run_id), NOTHING
+    population = _population(rows, request, caps) if request.run.population else None
+    if run is not None:
+        check_run(run, request.run, has_drawn=False)
+    else:
+        price = NOTHING
+        if population:
+            price, takes = _prices(population, _balance(rows, population), request)
+        run = dataclasses.replace(
+            request.run,
+            run_id=request.run.run_id or secrets.token_hex(16),
+            charged_epsilon=price.epsilon,
+            charged_delta=price.delta,
+            charged_sampling=price.sampling,
+            **_written(),
+        )
+        rows.put(run)
+    return run, _balance(rows, population) if population else None, takes
 
 
-def _reached(file: Shown, known: tuple[Run, list[Part]] | None) -> Iterator[Finding]:
-    """A file that the ledger does not know shows that the ledger is an older copy; the other way round, the file."""
-    drawn = [part for part in known[1] if part.may_be_published] if known else []
-    older = "the ledger is an older copy, or the run was begun without it. Bring back the newest copy."
-    if not drawn or file.window > drawn[-1].end_window:
-        yield Finding(True, f"{file.name} is of windows of run {file.run_id} that are not in the ledger: {older}")
-    elif file.state_fingerprint:
-        newest = [part.state_after for part in drawn if part.state_after][-1:]
-        before = [part.state_before for part in drawn if part.status != Status.FINISHED]
-        if file.state_fingerprint not in (*newest, *before):
-            yield Finding(
-                True, f"{file.name} is an older copy of the state of run {file.run_id}. Bring back the newest."
-            )
-
-
-def _written() -> dict[str, Any]:
-    return {"who": _login(), "reserved_at": _now()}
-
-
-def _known(rows: Rows, run_id: str) -> Run:
-    run = rows.get(Run, run_id)
-    if run is None:
-        raise RunRefusedError(f"the ledger knows no run {run_id}. See: shh ledger --population NAME")
-    return run
-
-
-def _run_of_input(rows: Rows, request: PartRequest) -> str:
-    """The first run of this stream, by its name, of which a part was started on this input; "" if there is none."""
-    query = (
-        "SELECT min(run_id) FROM parts JOIN runs USING (run_id)"
-        " WHERE input_fingerprint = ? AND started_at != '' AND population = ? AND stream = ?"
-    )
-    asked = request.part.input_fingerprint, request.run.population, request.run.stream
-    return rows.connection.execute(query, asked).fetchone()[0] or ""
+def _given(rows: Rows, run: Run, request: PartRequest, decision: Decision) -> Part:
+    """Does what was decided about a part of a run that is charged."""
+    part = decision.part
+    if decision.settled:
+        rows.put(dataclasses.replace(decision.settled, finished_at=_now()))
+    if decision.kind == VerdictKind.DONE and part:
+        return part
+    if part and part.may_be_published:
+        part = dataclasses.replace(part, claim=part.claim + 1)
+    else:
+        of_log = {name: getattr(request.run, name) for name in OF_WHAT_WAS_DRAWN}
+        rows.put(dataclasses.replace(run, state_path=request.run.state_path, **of_log))
+        number, claim = (part.part, part.claim) if part else (rows.count(Part) + 1, 0)
+        part = dataclasses.replace(request.part, part=number, claim=claim + 1, run_id=run.run_id, **_written())
+    rows.put(part)
+    return part
 
 
 def _balance(rows: Rows, population: Population) -> Balance:
@@ -324,47 +259,40 @@ def _balance(rows: Rows, population: Population) -> Balance:
     try:
         amounts = [list(map(int, column)) for column in zip(*charged, strict=True)]
     except ValueError:
-        raise LedgerDamagedError("an amount of the ledger cannot be read. Bring back a good copy.") from None
+        amounts = [[-1]]
     if any(min(column) < 0 for column in amounts):
-        raise LedgerDamagedError("an amount of the ledger is below 0. Bring back a good copy.")
+        raise LedgerError("an amount of the ledger is damaged. Bring back the newest copy.")
     total = population.total(Price(*map(sum, amounts)) if charged else NOTHING, len(charged))
     return Balance(population, len(charged), total)
 
 
 def _population(rows: Rows, request: PartRequest, caps: Caps | None) -> Population:
     """The population of the request; declared now if it is new."""
-    population = rows.get(Population, request.run.population)
+    name = request.run.population
+    population = rows.get(Population, name)
+    if population is None and caps is None:
+        raise RunRefusedError(f"the ledger knows no population {name}. Declare it, once, with --caps EPSILON DELTA.")
     try:
-        if population is None:
-            if caps is None:
-                raise RunRefusedError(
-                    f"the ledger knows no population {request.run.population}. Declare it, once, with --caps: what its"
-                    " users may ever lose."
-                )
+        if population is None and caps is not None:
             rule = BudgetRule.declare(*caps, request.cost)
-            population = Population(**vars(rule), name=request.run.population, declared_at=_now())
+            population = Population(**vars(rule), name=name, declared_at=_now())
             rows.put(population)
-        elif caps is not None and cap_units(*caps) != (population.max_epsilon, population.max_delta):
-            raise RunRefusedError(
-                f"the caps of population {population.name} are set once: max epsilon"
-                f" {amount(from_epsilon_units(population.max_epsilon))}, max delta"
-                f" {amount(from_delta_units(population.max_delta))}, rule {population.kind}. Leave --caps out."
-            )
+        elif population and caps is not None and cap_units(*caps) != (population.max_epsilon, population.max_delta):
+            raise ValueError(f"the caps of population {name} are set once, and are others. Leave --caps out.")
     except ValueError as error:
         raise RunRefusedError(str(error)) from None
+    assert population is not None
     return population
 
 
 def _prices(population: Population, before: Balance, request: PartRequest) -> tuple[Price, Price]:
-    """The price of the run, and what it takes: with the base of the rule if it is the first one. Raises
-    BudgetExceededError if it does not fit."""
-    if min(request.cost.epsilon, request.cost.delta) < 1:
-        raise ValueError("a run must cost epsilon and delta. Take the cost of its plan.")
+    """The price of the run, and what it takes: with the base of the rule if it is the first one. Raises RunRefusedError
+    if it does not fit."""
     price = population.price(request.cost, before.total)
     takes = price if before.runs else price + population.base
     if population.allows(before.total + takes):
         return price, takes
-    raise BudgetExceededError(
+    raise RunRefusedError(
         f"this run takes {amount(from_epsilon_units(takes.epsilon))} and delta"
         f" {amount(from_delta_units(takes.delta))} of what users of *{population.name}* may ever lose, and"
         f" {amount(before.left_epsilon, down=True)} of {amount(before.max_epsilon)} and delta"
@@ -373,11 +301,12 @@ def _prices(population: Population, before: Balance, request: PartRequest) -> tu
     )
 
 
-def _login() -> str:
+def _written() -> dict[str, Any]:
     try:
-        return getpass.getuser()
+        who = getpass.getuser()
     except (KeyError, OSError):  # a user without an entry, as in containers
-        return f"uid {os.getuid()}"
+        who = f"uid {os.getuid()}"
+    return {"who": who, "reserved_at": _now()}
 
 
 def _now() -> str:

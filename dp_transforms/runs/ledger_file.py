@@ -25,8 +25,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from dp_transforms.checks import on_one_line, without_secrets
-from dp_transforms.runs.records import LedgerBusyError, LedgerDamagedError, LedgerError, Part, Population, Run
+from dp_transforms.checks import on_one_line
+from dp_transforms.runs.records import LedgerError, Part, Population, Run
 from dp_transforms.stores.local_files import create_new
 
 VERSION = 5
@@ -47,7 +47,7 @@ class Rows:
         self.connection = connection
 
     def all(self, kind: type[_R], **where: str) -> list[_R]:
-        """Those whose columns have these values, in the order in which they came. Raises LedgerDamagedError."""
+        """Those whose columns have these values, in the order in which they came. Raises LedgerError."""
         names = [field.name for field in dataclasses.fields(kind)]
         query = f"SELECT {', '.join(map(_quoted, names))} FROM {_KEYS[kind][0]}"
         if where:
@@ -56,7 +56,7 @@ class Rows:
         try:
             return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in rows]
         except (msgspec.ValidationError, ArithmeticError):  # the latter: of an order that is no number
-            raise LedgerDamagedError("a row of the ledger cannot be read. Bring back a good copy.") from None
+            raise LedgerError("a row of the ledger is damaged. Bring back the newest copy.") from None
 
     def get(self, kind: type[_R], key: str | int) -> _R | None:
         found = self.all(kind, **{_KEYS[kind][1]: str(key)})
@@ -81,31 +81,23 @@ class LedgerFile:
     """path: of the file. wait_seconds: how long to wait for another process."""
 
     def __init__(self, place: str | os.PathLike[str], wait_seconds: float) -> None:
-        if "://" in os.fspath(place):
-            raise LedgerError("--ledger must be the path of a file, got a URL.")
         self.path = pathlib.Path(place).absolute()
         self.wait_seconds = wait_seconds
-        with self._errors():
-            self._is_there()  # what is no safe place is refused before anything is done
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows]:
         """A consistent look. Raises LedgerError if there is no ledger."""
-        with self._errors():
-            self._check_there()
-            with self._connected("BEGIN") as connection:
-                yield Rows(connection)
+        with self._errors(), self._connected("BEGIN") as connection:
+            yield Rows(connection)
 
     @contextlib.contextmanager
     def writing(self, *, may_make: bool = False) -> Iterator[Rows]:
         """What the block does is done at its end, or nothing if it fails. may_make: the ledger if it is not there."""
         with self._errors():
-            if not may_make:
-                self._check_there()
-            elif not self._is_there():
+            if may_make and not self._is_there():
                 with contextlib.suppress(FileExistsError):
                     create_new(self.path, 0o600).close()
-            with self._connected("BEGIN IMMEDIATE") as connection:
+            with self._connected("BEGIN IMMEDIATE", may_be_empty=may_make) as connection:
                 yield Rows(connection)
 
     @contextlib.contextmanager
@@ -142,10 +134,6 @@ class LedgerFile:
         found = os.fstat(descriptor)
         return _lock_files.setdefault((found.st_dev, found.st_ino), descriptor)
 
-    def _check_there(self) -> None:
-        if not self._is_there():
-            raise LedgerError(f"there is no ledger at {self.path}. Make one with: shh ledger reserve")
-
     def _is_there(self) -> bool:
         """Whether there is more than an empty file, as a process leaves that is killed when it makes one. Raises
         LedgerError for what is no safe place."""
@@ -153,16 +141,14 @@ class LedgerFile:
             found = os.lstat(self.path)
         except FileNotFoundError:
             return False
-        if not stat.S_ISREG(found.st_mode):
-            raise LedgerError(f"{self.path} is not a regular file. Name another path with --ledger.")
-        if found.st_uid != os.geteuid():
-            raise LedgerError(f"{self.path} belongs to another user of this machine. Name a file of your own.")
-        if found.st_mode & 0o077:
-            raise LedgerError(f"{self.path} can be opened by other users of this machine. Use: chmod 600 {self.path}")
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise LedgerError(f"{self.path} must be a regular file of your own. Close it with: chmod 600 {self.path}")
         return found.st_size > 0
 
     @contextlib.contextmanager
-    def _connected(self, begin: str) -> Iterator[sqlite3.Connection]:
+    def _connected(self, begin: str, *, may_be_empty: bool = False) -> Iterator[sqlite3.Connection]:
+        if not self._is_there() and not may_be_empty:
+            raise LedgerError(f"there is no ledger at {self.path}. The first run with --caps makes one.")
         # mode=rw: the file is made by us alone, with its mode. The driver must not begin transactions by itself.
         uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"  # a name may be any bytes
         connection = sqlite3.connect(uri, uri=True, timeout=self.wait_seconds, isolation_level=None)
@@ -194,26 +180,13 @@ class LedgerFile:
         """Errors of the database and of files as LedgerError."""
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: of a name of any bytes in the schema
-            reason = on_one_line(without_secrets(str(error).strip().partition("\n")[0]), most=200)
-            if "is locked" in reason:
-                raise LedgerBusyError(
-                    f"another process has had the ledger {self.path} for {self.wait_seconds:g} s. Try again when it has"
-                    " ended."
-                ) from None
-            if any(word in reason for word in ("malformed", "not a database", "decode", "no such")):
-                raise LedgerDamagedError(
-                    f"the ledger {self.path} is damaged ({reason}). Bring back the newest copy."
-                ) from None
-            raise self._unusable(reason) from None
-        except OSError as error:
-            raise self._unusable(error.strerror or "input or output failed") from None
-
-    def _unusable(self, reason: str) -> LedgerError:
-        return LedgerError(
-            f"the ledger {self.path} cannot be used ({reason}); nothing was changed. Check its folder and the space"
-            " that is left."
-        )
+        except (sqlite3.Error, UnicodeDecodeError, OSError) as error:  # the second: a name of any bytes in the schema
+            reason = (error.strerror if isinstance(error, OSError) else str(error)) or "input or output failed"
+            raise LedgerError(
+                f"the ledger {self.path} cannot be used ({on_one_line(reason, most=200)}); nothing was changed. If it"
+                " is locked, wait until the other process has ended. If it is damaged, bring back the newest copy. Else"
+                " check its folder, and the space that is left."
+            ) from None
 
 
 def _quoted(name: str) -> str:

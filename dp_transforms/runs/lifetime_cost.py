@@ -156,18 +156,14 @@ class BudgetRule:
     sampling: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in (BASIC, RENYI):
-            raise ValueError("the rule must be basic or renyi.")
-        if not (0 < self.max_epsilon <= _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS)) or not (
-            0 < self.max_delta <= _up(LARGEST_MAX_DELTA, DELTA_DIGITS)
-        ):
-            raise ValueError("the caps of the rule are out of range.")
-        if bool(self.order) != (self.kind == RENYI):
-            raise ValueError("the rule renyi, and no other, has an order.")
-        if self.kind == RENYI and not 1 < Decimal(self.order) <= LARGEST_ORDER:
-            raise ValueError("the order of the rule renyi is out of range.")
-        if self.kind == RENYI and self.base_epsilon < _conversion_loss(self.order, self.base_delta):
-            raise ValueError("the base of the rule does not pay for the conversion at its order.")
+        """Of one that is read: raises ValueError unless the caps are in range, and the base pays for the conversion."""
+        caps = _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS), _up(LARGEST_MAX_DELTA, DELTA_DIGITS)
+        is_right = 0 < self.max_epsilon <= caps[0] and 0 < self.max_delta <= caps[1]
+        if self.kind == RENYI:
+            is_right = is_right and 1 < Decimal(self.order) <= LARGEST_ORDER
+            is_right = is_right and self.base_epsilon >= _conversion_loss(self.order, self.base_delta)
+        if not is_right or self.kind not in (BASIC, RENYI):
+            raise ValueError("the rule of a population cannot be.")
 
     @property
     def base(self) -> Price:

@@ -6,7 +6,7 @@ import dataclasses
 import decimal
 import enum
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from dp_transforms.checks import check_names, check_whole
 from dp_transforms.errors import UserError
@@ -24,15 +24,7 @@ class StateError(UserError, ValueError):
 
 
 class LedgerError(UserError):
-    """The ledger cannot be opened, read or written; nothing was changed."""
-
-
-class LedgerBusyError(LedgerError):
-    """Another process has the ledger, or this part, at this moment."""
-
-
-class LedgerDamagedError(LedgerError):
-    """The file is not what shh wrote."""
+    """The ledger cannot be opened, read or written, or another process has it, or this part; nothing was changed."""
 
 
 class RunRefusedError(UserError):
@@ -43,10 +35,6 @@ class PublishedError(RunRefusedError):
     """The windows are published already, from another log: they stay as they are, and nothing is left to do."""
 
     exit_code = 3
-
-
-class BudgetExceededError(RunRefusedError):
-    """The run would take more than its population has left."""
 
 
 class VerdictKind(enum.StrEnum):
@@ -67,13 +55,6 @@ class Status(enum.StrEnum):
     FINISHED = "finished"
     ABANDONED = "abandoned"  # will never be resumed; what it cost stays spent
     RELEASED = "released"  # a run that drew nothing; a part that published nothing
-
-
-class Caps(NamedTuple):
-    """What the users of a population may ever lose."""
-
-    max_epsilon: float | str
-    max_delta: float | str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,17 +230,15 @@ class Balance:
 class Verdict:
     """The part may run (or, DONE, need not). Hand it to `Ledger.start`, `publishing`, `finish` and `fail`.
 
-    part: as it is stored; None where a run was reserved without one. balance: None in a ledger of one run. takes: what
-    its population was charged now; nothing unless the kind is NEW. same_input: another run of this stream that drew
-    from the same input, "" if there is none: it is then paid for a second time.
+    part: as it is stored. balance: None in a ledger of one run. takes: what its population was charged now; nothing
+    unless the kind is NEW.
     """
 
     kind: VerdictKind
     run_id: str
     balance: Balance | None
     takes: Price
-    part: Part | None = None
-    same_input: str = ""
+    part: Part
 
     @property
     def line(self) -> str:
@@ -269,16 +248,9 @@ class Verdict:
             return ""
         of = f"of the {amount(balance.max_epsilon)} that users of *{balance.population.name}* may ever lose"
         left = f"{amount(balance.left_epsilon, down=True)} is left"
-        if self.kind == VerdictKind.NEW:
-            taken = f"this run takes {amount(from_epsilon_units(self.takes.epsilon))} {of}; {left}."
-            again = f" Run {self.same_input} drew from the same input before, and was paid for too."
-            return taken + (again if self.same_input else "")
-        what = {
-            VerdictKind.CONTINUES: "this part continues a run that has paid, and takes nothing more",
-            VerdictKind.RESUMES: "this part resumes what was begun, and takes nothing more",
-            VerdictKind.DONE: "this part is finished, and there is nothing to do",
-        }[self.kind]
-        return f"{what}; {of} {left}."
+        if self.takes.epsilon:
+            return f"this run takes {amount(from_epsilon_units(self.takes.epsilon))} {of}; {left}."
+        return f"this part is of a run that has paid, and takes nothing more; {of} {left}."
 
 
 def amount(value: Decimal, *, down: bool = False) -> str:

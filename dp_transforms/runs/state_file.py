@@ -16,6 +16,7 @@ import fcntl
 import functools
 import hashlib
 import hmac
+import itertools
 import os
 import pathlib
 import weakref
@@ -35,10 +36,7 @@ FORMAT_VERSION = 6
 _SEAL_BYTES, _LENGTH_BYTES = 32, 8
 _MOST_INDEX_BYTES = 1 << 27  # of a million chunks, which have about 10 MB: far beyond any use
 _MODE = 0o600
-_BACKUP = (
-    " Take it from a backup that was made after the latest report; without one begin a new run with a new state file,"
-    " which costs its full price."
-)
+_BACKUP = " Take it from a backup made after the latest report, or begin a new run, which pays in full."
 _DAMAGED = f"it is damaged or cut, or not a state of this version of shh.{_BACKUP}"
 
 
@@ -85,9 +83,7 @@ class StateFile:
         weakref.finalize(self, os.close, self._descriptor)
         if mode is not None:
             raise state_error(
-                self.path,
-                f"it can be used by others (mode {mode}), and it is as private as the log. Close it with: chmod 600"
-                f" {on_one_line(self.path)}",
+                self.path, f"others can use it (mode {mode}), and it is as private as the log. Close it with chmod 600."
             )
         tail = self._read(max(0, end), _LENGTH_BYTES + _SEAL_BYTES)
         length, self._seal = int.from_bytes(tail[:_LENGTH_BYTES], "little"), tail[_LENGTH_BYTES:]
@@ -98,12 +94,16 @@ class StateFile:
             raise state_error(self.path, _DAMAGED) from None
         self.header, self.rows = index.header, index.chunks
         self.fingerprint = hashlib.sha256(text).hexdigest()
-        self._begins = dict[Row, int]()
-        at = 0
-        for row in self.rows:
-            self._begins[row], at = at, at + row.size
-        if self.header.version != FORMAT_VERSION or at + length != end:
+        *begins, chunks_end = itertools.accumulate((row.size for row in self.rows), initial=0)
+        self._begins = dict(zip(self.rows, begins, strict=True))
+        if self.header.version != FORMAT_VERSION or chunks_end + length != end:
             raise state_error(self.path, _DAMAGED)
+
+    def check_seal(self, key: bytes) -> None:
+        """Raises StateError unless the header and the rows are those that somebody sealed who has the key. Chunks are
+        checked when they are read. key: of `fingerprints.sealing_key`."""
+        if not hmac.compare_digest(self._seal, _seal(key, self.fingerprint)):
+            raise state_error(self.path, f"it is not sealed with this noise key, or was changed.{_BACKUP}")
 
     def chunk(self, row: Row) -> bytes:
         """Raises StateError if it is not the one that was written."""
@@ -112,16 +112,6 @@ class StateFile:
             raise state_error(self.path, _DAMAGED)
         return content
 
-    def check_seal(self, key: bytes) -> None:
-        """Raises StateError unless the header and the rows are those that somebody sealed who has the key. Chunks are
-        checked when they are read. key: of `fingerprints.sealing_key`."""
-        if not hmac.compare_digest(self._seal, _seal(key, self.fingerprint)):
-            raise state_error(
-                self.path,
-                "it is not sealed with this noise key: its run has another noise key, or the file was changed, or made"
-                f" by somebody who does not have the key.{_BACKUP}",
-            )
-
     def chunks_of(self, kind: Kind, buckets: Iterable[int] = range(BUCKETS)) -> Iterator[bytes]:
         """The chunks of a kind, in these buckets."""
         wanted = set(buckets)
@@ -129,10 +119,7 @@ class StateFile:
 
     def _read(self, begin: int, size: int) -> bytes:
         """Fewer bytes where the file was cut. Several threads may read at once."""
-        try:
-            return os.pread(self._descriptor, size, begin)
-        except OSError as error:
-            raise state_error(self.path, f"it cannot be read: {error.strerror}.") from None
+        return os.pread(self._descriptor, size, begin)
 
 
 def write_state(
@@ -227,21 +214,15 @@ def hold_state(path: str | os.PathLike[str]) -> Iterator[None]:
     The lock is on an empty file beside the state, ``.NAME.lock``, which stays: the state itself is replaced.
     Raises StateError if another process holds it, or the file system has no locks.
     """
-    name, target = os.fspath(path), pathlib.Path(path)
-    lock = target.with_name(f".{target.name}.lock")
+    target = pathlib.Path(path)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        descriptor = os.open(lock, flags, 0o600)
-    except OSError as error:
-        raise state_error(name, f"its lock {lock} cannot be made: {error.strerror}. Check the folder.") from None
-    with open(descriptor, "rb"):
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise state_error(name, "another process works on it. Wait until it has ended, and try again.") from None
+            lock = held.enter_context(open(os.open(target.with_name(f".{target.name}.lock"), flags, _MODE), "rb"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            reason = f"its file system has no locks ({error.strerror}). Keep the state on one that has."
-            raise state_error(name, reason) from None
+            reason = f"it cannot be locked ({error.strerror}). Wait until no process works on it, or check its folder."
+            raise state_error(os.fspath(path), reason) from None
         yield
 
 

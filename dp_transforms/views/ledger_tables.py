@@ -25,7 +25,7 @@ def print_balances(balances: Sequence[Balance]) -> None:
     console = Console(highlight=False)
     ascii_only = is_ascii_only(console)
     if not balances:
-        console.print("The ledger has no populations yet. Declare one with: shh ledger reserve", soft_wrap=True)
+        console.print("The ledger has no populations yet. Declare one with --caps", soft_wrap=True)
         return
     heads = ("population", "rule", "runs", "epsilon spent", "epsilon left", "delta spent", "delta left")
     rows: list[list[str]] = []

@@ -23,7 +23,6 @@ BUDGET = [
 IN_PROCESS = ["--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--input", "logs", "--dead-letter", "bad"]
 KAFKA = ["stream", "--input", "kafka://localhost:9/t", *BUDGET]
-RESERVED = ["--population", "news", "--plan", "made.json"]
 PLANNED = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
 HEADER = ReportHeader("run-1", "events", "a guarantee", {})
 REPORT = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)], 2.0, 1e-9, 0.5)
@@ -32,12 +31,7 @@ REPORT = WindowReport("events", 0, 3_600_000_000, [HeavyHitter("a", ABOVE, None)
 READ = {
     ("audit", "plan_file"): ["audit", "--plan", "PATH"],
     ("ledger", "place"): ["ledger", "--ledger", "PATH"],
-    ("ledger reserve", "place"): ["ledger", "reserve", "--ledger", "PATH", *RESERVED],
-    ("ledger reserve", "plan_file"): ["ledger", "reserve", "--ledger", "made.db", *RESERVED[:-1], "PATH"],
-    ("ledger release", "place"): ["ledger", "release", "--ledger", "PATH", "run"],
-    ("ledger abandon", "place"): ["ledger", "abandon", "--ledger", "PATH", "run"],
-    ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
-    ("ledger doctor", "files"): ["ledger", "doctor", "--ledger", "made.db", "PATH"],
+    ("ledger", "files"): ["ledger", "--ledger", "made.db", "PATH"],
     ("plan", "public_items"): ["plan", *BUDGET, "--public-items", "PATH"],
     ("replay", "plan_file"): ["replay", "log.jsonl", "--plan", "PATH", "--output", "out.avro"],
     ("replay", "public_items"): ["replay", "log.jsonl", *BUDGET, "--public-items", "PATH", "--output", "out.avro"],
@@ -100,9 +94,7 @@ def parameters():
     for name in shh.list_commands(context):
         command = shh.get_command(context, name)
         assert command is not None
-        inner = command.commands if isinstance(command, click.Group) else {}
-        for whole, each in {name: command, **{f"{name} {word}": each for word, each in inner.items()}}.items():
-            yield from ((whole, parameter) for parameter in each.params)
+        yield from ((name, parameter) for parameter in command.params)
 
 
 def path_parameters():

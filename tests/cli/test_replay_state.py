@@ -133,7 +133,7 @@ def test_nights_make_one_run(nights):
     assert held == [(DAY * number, f"top-{number}") for number in range(days)]
     assert [(part.first_window, part.end_window) for part in nights.parts] == [(0, 1), (1, 3), (3, 4), (4, 5)]
     assert not [path for path in nights.folder.iterdir() if path.name.endswith((".partial", ".drawn"))]
-    assert "All windows of the plan are published" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
+    assert "are published already" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
 
 
 def test_the_state_is_private_and_holds_no_user(nights):
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     (tmp_path / "mine.jsonl").write_text("mine")
     for options, said in (
         ({"noise_key_file": "other.key"}, "is not sealed with this noise key"),
-        ({"user_field": "item", "item_field": "user"}, "was used before with --user-field 'user'"),
+        ({"user_field": "item", "item_field": "user"}, "was used before with another user field"),
         ({"until": "2026-02-01"}, "lies outside of the plan"),
         (
             {"until": "2026-01-03T05:00:00Z"},
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     assert "chmod 600" in nights.refused(3)
     (tmp_path / "run.state").chmod(0o600)
     with hold_state(tmp_path / "run.state"):
-        assert "another process works on it" in nights.refused(3)
+        assert "it cannot be locked" in nights.refused(3)
     nights.taken(3)
 
 

@@ -79,14 +79,14 @@ def test_a_failure_that_is_not_of_the_log_keeps_a_run_from_another_one(account):
 
 def test_a_report_whose_end_cannot_be_recorded_is_said_to_be_published(account, tmp_path):
     """Where somebody has abandoned its run meanwhile, and where the ledger cannot be used: nobody runs it again."""
-    words = r"^what was released is published, and valid: it was charged\. But .*abandoned"
+    words = r"^what was released is published, and valid: it was charged\. But .*are abandoned"
     with pytest.raises(UserError, match=words), account.whole(account.asked()):
-        account.ledger.abandon("monday")
+        account.ledger.end("monday")
     words = r"^what was released is published, and valid\. Only its end"
     again = account.request(PLAN, "events", "tuesday")
     with pytest.raises(UserError, match=words) as error, account.whole(again):
         (tmp_path / "ledger.db").write_bytes(b"something else" * 1000)
-    assert re.search(r"Do not run it again.*shh ledger abandon tuesday$", str(error.value))
+    assert re.search(r"Do not run it again.*--end tuesday$", str(error.value))
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
@@ -97,7 +97,7 @@ def test_a_run_whose_failure_cannot_be_recorded_says_so(account, tmp_path, capsy
         if is_lost:
             (tmp_path / "ledger.db").write_bytes(b"something else" * 1000)
         else:
-            account.ledger.abandon("monday")
+            account.ledger.end("monday")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), account.whole(account.asked()):

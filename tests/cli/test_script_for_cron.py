@@ -25,7 +25,7 @@ def recipe():
     (script,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     indented = [line[4:] for line in section.replace(script, "").splitlines() if line.startswith("    ")]
     *evening, cron = re.sub(r"\\\n\s*", "", "\n".join(indented)).splitlines()
-    assert len(evening) == 3
+    assert len(evening) == 2
     return evening, cron.removeprefix("15 1 * * * cd /srv/news && "), script
 
 

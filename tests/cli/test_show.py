@@ -203,13 +203,13 @@ def test_files_of_another_run_or_with_a_window_twice_are_refused(tmp_path):
     [
         (["--html", "x.txt"], 2, "--html must end in .html"),
         (["--output", "table.xlsx"], 2, "--output must end in .csv or .parquet"),
-        (["--time-zone", "Berln"], 1, "Do you mean Europe/Berlin?"),
+        (["--time-zone", "Berln"], 1, "Use a name such as Europe/Berlin"),
         (
             ["--html", "x.html", "--titles", "bad.csv"],
             1,
             "--titles bad.csv must be CSV in UTF-8 that names the columns",
         ),
-        (["--html", "x.html", "--titles", "comma.csv"], 1, "line 2 has too few or too many. Put titles in quotes"),
+        (["--html", "x.html", "--titles", "comma.csv"], 1, "titles with commas stand in quotes"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_a_remedy(show, tmp_path, monkeypatch, words, code, told):

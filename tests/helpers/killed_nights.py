@@ -30,7 +30,7 @@ from dp_transforms.reports import read_report_file
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.runs.fingerprints import input_fingerprint, input_key, sealing_key
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.records import Caps, Part, VerdictKind
+from dp_transforms.runs.records import Part, VerdictKind
 from dp_transforms.runs.state_file import StateFile, hold_state, write_state
 from tests.helpers.report_samples import HEADER, HOUR, START, report
 from tests.helpers.small_runs import SECRET, key_file
@@ -38,7 +38,7 @@ from tests.helpers.small_runs import SECRET, key_file
 WINDOWS = 90
 DAY = 86_400
 PLAN = Plan.for_hits(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY))
-CAPS = Caps(400, "1e-3")
+CAPS = (400, "1e-3")
 OURS = ("cli/state_part.py", "cli/run_account.py", "killed_nights.py", "stores/local_files.py")
 OURS += ("runs/ledger.py", "runs/ledger_file.py", "runs/state_file.py")
 _READERS = {"__init__", "_read", "open_regular", "<genexpr>", "all", "get", "_is_there"}

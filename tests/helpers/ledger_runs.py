@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.ledger import Caps, Ledger
 from dp_transforms.runs.lifetime_cost import LifetimeCost, delta_units, epsilon_units
-from dp_transforms.runs.records import Caps, Part, PartRequest, Run, Verdict
+from dp_transforms.runs.records import Part, PartRequest, Run, Verdict
 
 PLAN, KEY, NONCE = "a" * 64, "b" * 64, "c" * 32
-CAPS = Caps("4.0", "1e-8")
+CAPS = ("4.0", "1e-8")
 HORIZON = 30
 
 

@@ -22,14 +22,7 @@ from hypothesis import strategies as st
 from dp_transforms.runs import ledger as ledger_module
 from dp_transforms.runs.ledger import Ledger, Shown
 from dp_transforms.runs.ledger_file import VERSION, LedgerFile
-from dp_transforms.runs.records import (
-    LedgerBusyError,
-    LedgerDamagedError,
-    LedgerError,
-    Run,
-    RunRefusedError,
-    VerdictKind,
-)
+from dp_transforms.runs.records import LedgerError, Run, RunRefusedError, VerdictKind
 from dp_transforms.views.ledger_tables import json_of
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.ledger_runs import CAPS, cost, done, drawn, part, spent
@@ -42,7 +35,7 @@ def path(folder: pathlib.Path) -> pathlib.Path:
     """Of a ledger with two runs, of which one has a part; older.db beside it is of when it had one."""
     path = folder / "ledger.db"
     ledger = Ledger(path)
-    ledger.reserve_run(part(run_id="run 1"), CAPS)
+    ledger.reserve(part(run_id="run 1"), CAPS)
     shutil.copy(path, folder / "older.db")
     done(ledger, part(run_id="run 2"), "state 1")
     return path
@@ -52,7 +45,7 @@ def test_what_is_reserved_is_on_the_disk_and_nobody_else_writes_meanwhile(path: 
     """Who writes has the file for itself from its first statement on; all that is committed is on the disk."""
     with LedgerFile(path, 0).writing() as rows:
         assert rows.connection.execute("PRAGMA synchronous").fetchone() == (EXTRA,)
-        with pytest.raises(LedgerBusyError), LedgerFile(path, 0).writing():
+        with pytest.raises(LedgerError, match="is locked"), LedgerFile(path, 0).writing():
             pytest.fail("two write at once")
         with LedgerFile(path, 0).reading() as others:
             assert len(others.all(Run)) == 2
@@ -77,12 +70,9 @@ DAMAGES: dict[str, Callable[[pathlib.Path], object]] = {
     "a table less": change("DROP TABLE runs"),
     "a name of any bytes": lambda path: path.write_bytes(path.read_bytes().replace(b"TABLE runs", b"TABLE \xffuns")),
     "an amount below 0": change("UPDATE runs SET charged_epsilon = '-5'"),
-    "an amount that is not whole": change("UPDATE runs SET charged_epsilon = '1.5'"),
     "an amount in bytes": change("UPDATE runs SET plan_epsilon = ?", b"\xff"),
     "a rule that cannot be": change("UPDATE populations SET kind = 'pld'"),
-    "an order that is no number": change("UPDATE populations SET kind = 'renyi', \"order\" = 'abc'"),
     "a status that is none": change("UPDATE runs SET status = 'free'"),
-    "a name of many lines": change("UPDATE runs SET stream = 'a' || char(10) || 'b'"),
     "a part before the first window": change("UPDATE parts SET first_window = '-1'"),
 }
 
@@ -92,8 +82,8 @@ def test_a_ledger_that_is_damaged_is_refused(path: pathlib.Path, name: str) -> N
     DAMAGES[name](path)
     before = path.read_bytes()
     following = part(1, 2, run_id="run 2", state_before="state 1")
-    for asked in (lambda ledger: ledger.reserve(following), Ledger.findings):
-        with pytest.raises(LedgerDamagedError, match=r"damaged|cannot be read|below 0"):
+    for asked in (lambda ledger: ledger.reserve(following), Ledger.faults):
+        with pytest.raises(LedgerError, match="damaged"):
             asked(Ledger(path))
     assert path.read_bytes() == before
 
@@ -119,9 +109,9 @@ def test_a_ledger_in_which_anything_was_changed_is_read_or_refused_in_one_line(p
             with contextlib.suppress(sqlite3.Error, UnicodeError):
                 change(f"UPDATE {table} SET {column} = ?", data.draw(VALUES))(path)
         ledger = Ledger(path, wait_seconds=0)
-        ledger.findings()
+        ledger.faults()
         with contextlib.suppress(RunRefusedError):
-            ledger.reserve_run(part(run_id="another"), is_trial=True)
+            ledger.check_fits(part(run_id="another"))
         said = json_of(ledger.balances(), ledger.runs()).replace("\n", " ")
     except LedgerError as error:
         said = str(error)
@@ -134,17 +124,17 @@ def test_an_older_ledger_is_found_by_what_it_does_not_know(path: pathlib.Path) -
     forgotten: it is for one machine, and is never restored where a newer one is left."""
     shutil.copy(path.with_name("older.db"), path)
     ledger = Ledger(path)
-    with pytest.raises(RunRefusedError, match="the ledger is an older copy, or the run was begun without it"):
+    with pytest.raises(RunRefusedError, match="older copy"):
         ledger.reserve(part(1, 2, run_id="run 2", state_before="state 1"))
     for shown in (Shown("1.avro", "run 2"), Shown("run.state", "run 2", 1, "state 1")):
-        assert [finding.is_fault for finding in ledger.findings([shown])] == [True, False]
+        assert "the ledger is an older copy" in ledger.faults([shown])[0]
 
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 def test_a_ledger_of_another_version_is_refused_and_stays_as_it_is(path: pathlib.Path, version: int) -> None:
     change(f"PRAGMA user_version = {version}")(path)
     before = path.read_bytes()
-    for asked in (Ledger.balances, Ledger.findings, lambda ledger: ledger.reserve(part())):
+    for asked in (Ledger.balances, Ledger.faults, lambda ledger: ledger.reserve(part())):
         with pytest.raises(LedgerError, match=f"one of version {version}, and this program knows version {VERSION}"):
             asked(Ledger(path))
     assert path.read_bytes() == before
@@ -158,7 +148,7 @@ def test_only_a_file_that_is_closed_to_others_is_a_ledger(ledger: Ledger, folder
     (folder / "link").symlink_to(path)
     os.mkfifo(folder / "pipe", 0o600)
     for name in ("link", "pipe"):
-        with pytest.raises(LedgerError, match="not a regular file"):
+        with pytest.raises(LedgerError, match="must be a regular file"):
             Ledger(folder / name).balances()
     path.chmod(0o640)
     with pytest.raises(LedgerError, match="chmod 600"):
@@ -166,18 +156,16 @@ def test_only_a_file_that_is_closed_to_others_is_a_ledger(ledger: Ledger, folder
     path.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
-        with pytest.raises(LedgerError, match="belongs to another user"):
+        with pytest.raises(LedgerError, match="of your own"):
             ledger.balances()
 
 
 def test_a_ledger_is_made_by_what_is_reserved_alone(ledger: Ledger, folder: pathlib.Path) -> None:
-    for asked in (ledger.balances, ledger.runs, ledger.findings, functools.partial(ledger.release, "run")):
+    for asked in (ledger.balances, ledger.runs, ledger.faults, functools.partial(ledger.end, "run")):
         with pytest.raises(LedgerError, match="there is no ledger"):
             asked()
     assert ledger.reserve(part(), CAPS, is_trial=True).kind == VerdictKind.NEW
-    assert ledger.reserve_run(part(), CAPS, is_trial=True).kind == VerdictKind.NEW
-    with pytest.raises(LedgerError, match="path"):
-        Ledger("mysql://host/database")
+    ledger.check_fits(part(), CAPS)
     assert list(folder.iterdir()) == []
 
 
@@ -217,7 +205,7 @@ def test_a_step_that_is_killed_at_any_line_forgets_nothing(folder: pathlib.Path,
         if after != ["finished"]:
             drawn(Ledger(place), Ledger(place).reserve(part(run_id="run"), CAPS), "s1")
         assert spent(Ledger(place)) == cost().epsilon
-        assert not [finding for finding in Ledger(place).findings() if finding.is_fault]
+        assert not Ledger(place).faults()
         assert {each.name for each in folder.iterdir()} == {"ledger.db", "ledger.db.lock"}
     assert kills > 4
 
@@ -250,7 +238,7 @@ def test_a_full_disk_changes_nothing(path: pathlib.Path, most_bytes: int) -> Non
         assert (said == "") == (Ledger(path).runs() != before)
         assert not said or "nothing was changed" in said
         assert most_bytes > 3_000 or said
-        assert not [finding for finding in Ledger(path).findings() if finding.is_fault]
+        assert not Ledger(path).faults()
     assert Ledger(path).reserve(part(run_id="run 6")).kind == VerdictKind.NEW
 
 
@@ -262,7 +250,7 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
             os.setgid(65534)
             os.setuid(65534)
         ledger = Ledger(path)
-        assert ledger.reserve_run(part(run_id="run 5"), is_trial=True).kind == VerdictKind.NEW
+        ledger.check_fits(part(run_id="run 5"))
         report.write_text(str(ledger.balances()[0].runs))
         ledger.reserve(part(run_id="run 5"))
 
@@ -292,13 +280,13 @@ def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
         done(ledger, part(run_id=f"run {number}"))
     assert [run.reserved_at[:4] for run, _ in ledger.runs("news")] == ["2030", "2026", "2020"]
     assert ledger.balances()[0].runs == 3
-    assert ledger.findings() == []
+    assert ledger.faults() == []
 
 
 def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long(path: pathlib.Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("BEGIN IMMEDIATE")
-    with pytest.raises(LedgerBusyError, match=r"has had the ledger .* for 0\.05 s"):
+    with pytest.raises(LedgerError, match="is locked, wait"):
         Ledger(path, wait_seconds=0.05).reserve(part(run_id="run 3"))
     threading.Timer(0.1, connection.rollback).start()
     assert Ledger(path, wait_seconds=30).reserve(part(run_id="run 3")).kind == VerdictKind.NEW

@@ -141,7 +141,7 @@ class NightMachine(RuleBasedStateMachine):
             self.nights.ledger_path.write_bytes(self.newest)
         for run, _ in self.nights.ledger.runs():
             if run.status == "reserved":
-                self.nights.ledger.abandon(run.run_id)
+                self.nights.ledger.end(run.run_id)
         self.nights.begin_anew()
         self.is_whole, self.newest = True, None
         for path in self.copies.iterdir():
@@ -151,17 +151,15 @@ class NightMachine(RuleBasedStateMachine):
         return {run_id for run_id, _ in self.answers} <= {run.run_id for run, _ in self.nights.ledger.runs()}
 
     @precondition(lambda self: self.nights.parts)
-    @rule(what=st.sampled_from(["abandon", "release"]), is_rare=RARELY)
-    def operate(self, what: str, is_rare: bool) -> None:
+    @rule(is_rare=RARELY)
+    def end_the_runs(self, is_rare: bool) -> None:
         def work() -> None:
-            ledger = self.nights.ledger
-            for run, _ in ledger.runs():
-                if run.status == "reserved":
-                    getattr(ledger, what)(run.run_id)
+            for run, _ in self.nights.ledger.runs():
+                self.nights.ledger.end(run.run_id)
 
-        if what == "release" or is_rare:
-            _, said = in_a_process(work)
-            self.is_whole &= bool(said)
+        if is_rare:
+            in_a_process(work)
+            self.is_whole = False
 
     @invariant()
     def no_window_is_answered_twice_and_no_answer_is_free(self) -> None:
@@ -180,7 +178,7 @@ class NightMachine(RuleBasedStateMachine):
         assert balance.total.epsilon >= len(drawn) * COST.epsilon
         if self.is_whole:
             assert len([run for run, _ in runs if run.status == "reserved"]) <= 1
-        assert not [finding for finding in ledger.findings() if finding.is_fault]
+        assert not ledger.faults()
 
 
 class AloneMachine(NightMachine):

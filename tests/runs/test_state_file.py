@@ -170,7 +170,7 @@ def test_two_states_do_not_make_a_third_and_no_other_key_makes_one(tmp_path):
 def test_another_version_and_open_modes_are_refused(tmp_path):
     written(tmp_path / "state")
     (tmp_path / "state").chmod(0o604)
-    with pytest.raises(StateError, match=r"used by others \(mode 0604\).*chmod 600"):
+    with pytest.raises(StateError, match=r"others can use it \(mode 0604\).*chmod 600"):
         StateFile(tmp_path / "state")
     for number, changes in enumerate(({"version": FORMAT_VERSION + 1}, {"closed_through": -1}, {"run_id": 7})):
         other = bound(tmp_path / f"{number}", 7, dataclasses.replace(HEADER, **changes))
@@ -207,7 +207,7 @@ def test_one_process_at_a_time_holds_a_state(tmp_path):
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == "held\n"
-            with pytest.raises(StateError, match="another process works on it"), hold_state(path):
+            with pytest.raises(StateError, match="it cannot be locked"), hold_state(path):
                 pass
         finally:
             other.kill()
@@ -215,7 +215,7 @@ def test_one_process_at_a_time_holds_a_state(tmp_path):
     with hold_state(path), pytest.raises(StateError), hold_state(path):
         pass
     (tmp_path / ".linked.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(StateError, match="cannot be made"), hold_state(tmp_path / "linked"):
+    with pytest.raises(StateError, match="it cannot be locked"), hold_state(tmp_path / "linked"):
         pass
     assert not (tmp_path / "victim").exists()
 
