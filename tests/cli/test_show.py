@@ -207,7 +207,7 @@ def test_files_of_another_run_or_with_a_window_twice_are_refused(tmp_path):
         (
             ["--html", "x.html", "--titles", "bad.csv"],
             1,
-            "--titles bad.csv must be CSV in UTF-8 that names the columns",
+            "--titles bad.csv must be CSV in UTF-8",
         ),
         (["--html", "x.html", "--titles", "comma.csv"], 1, "titles with commas stand in quotes"),
     ],
