@@ -263,7 +263,7 @@ class GameAccountant:
         solved = (dataclasses.replace(self, hits=cut).epsilon(delta) for cut in (1, self.hits))
         # At least a thousandth of the total: a generous delta alone may cover the first hits, at epsilon 0.
         first, last = (min(max(one, epsilon / 1000), epsilon) for one in solved)
-        found = np.full(self.hits, last)
+        found = np.full(self.hits, last, dtype=np.float64)
         before: tuple[float, tuple[float, ...]] = (first, ())
         done = 0  # entries found; they are found in order, since delta grows with j
         for at in np.geomspace(first, last, _EPSILONS + 1).tolist():

@@ -6,32 +6,23 @@ Mode ``kms21`` of the pipeline takes its noise from here, and so do the two mech
 Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its
 contributions to results "top" reach `hits`, is (epsilon, delta)-DP for one user with all of its contributions, against
 adaptive queries and data, over any number of steps. Neighbours: with and without the user. Source: [KMS21] Theorem 3.2
-and, for many hits, Theorem 3.8 made explicit; docs/proofs.md, "Theorem of the monitor" proves them there.
+made explicit; docs/proofs.md, "Theorem of the monitor" proves it there.
 
 With ``g = narrow_epsilon * grid`` the proof needs four inequalities, which are checked, and shows
 
     epsilon = g (75 (k + 1) + 25 ln(1/d)),  delta = 3 d,        for every d in (0, 1), k = hits.
 
-The algorithm's own pair (e, d) enters its noise only as ``e / ln(1/d) = g``. Cut into epochs of k/n hits each, the same
-monitor is an n-fold composition of such mechanisms: that is cheaper from several hundred hits on.
+The algorithm's own pair (e, d) enters its noise only as ``e / ln(1/d) = g``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
 
-from dp_transforms.accounting.composition import (
-    ROUNDING,
-    check_delta,
-    check_epsilon,
-    optimal_composition_delta,
-    running_figure,
-    smallest_safe_argument,
-)
+from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon, running_figure
 from dp_transforms.accounting.discrete_laplace_law import MIN_WIDE_EPSILON, upper_tail
 from dp_transforms.checks import check_range, check_whole, is_number
 
@@ -40,10 +31,6 @@ _PER_LOG = 25.0
 _FAILURES = 3.0
 _SMALLEST_DELTA = 1e-290  # a third of it, and shares of that, are still floats
 _LARGEST_SHIFT = 0.5  # of g; [KMS21] leaves such conditions out
-_HITS_PER_EPOCH = (3, 6, 12, 24)  # tried; every number of epochs gives a valid bound
-_MOST_EPOCHS = 10**5  # tried; a monitor that needed more could not be sampled
-_EXACT_HITS = 64  # entries of the running figure up to here are computed one by one
-_GRID = 32
 _LONGEST_SCALE = 1 / MIN_WIDE_EPSILON
 
 
@@ -55,7 +42,7 @@ class ThresholdMonitorAccountant:
     ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1.
 
     Condition: see the module. ValueError if the numbers do not satisfy the conditions of the proof.
-    Source: [KMS21] Theorems 3.2 and 3.8, docs/proofs.md, "Theorem of the monitor".
+    Source: [KMS21] Theorem 3.2, docs/proofs.md, "Theorem of the monitor".
 
     >>> accountant = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
     >>> accountant.delta(1.0) <= 1e-6, accountant.epsilon_after_hits(1.0, 1e-6)[9] < 0.3
@@ -101,33 +88,21 @@ class ThresholdMonitorAccountant:
 
     def delta(self, epsilon: float) -> float:
         check_epsilon(epsilon)
-        return min(_delta(self.shift, self.hits, epochs, epsilon) for epochs in _epoch_counts(self.hits))
+        exponent = min(0.0, _PER_HIT * (self.hits + 1) - epsilon / self.shift * (1 - 1e-14))
+        return min(1.0, _FAILURES * math.exp(exponent / _PER_LOG) * (1 + ROUNDING))
 
     def epsilon(self, delta: float) -> float:
         check_delta(delta)
-        best = self.shift * (_PER_HIT * (self.hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) * (1 + ROUNDING)
-        for epochs in _epoch_counts(self.hits)[1:]:
-            if _delta(self.shift, self.hits, epochs, best) < delta:
-                delta_at = functools.partial(_delta, self.shift, self.hits, epochs)
-                best = smallest_safe_argument(delta_at, delta, guess=best, lowest=0.0, highest=best)
-        return best
+        return self.shift * _units(self.hits, delta) * (1 + ROUNDING)
 
     def epsilon_after_hits(self, epsilon: float, delta: float) -> tuple[float, ...]:
-        """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the monitor cut at j hits.
-
-        Beyond the first ones only some numbers of hits are solved; those in between take the next larger one's.
-        """
-        exact = min(self.hits, _EXACT_HITS)
-        cuts = {*range(1, exact + 1), *np.geomspace(exact, self.hits, _GRID).astype(int).tolist(), self.hits}
-        found, last = np.full(self.hits, epsilon), 0
-        for cut in sorted(cuts):
-            found[last:cut] = min(epsilon, dataclasses.replace(self, hits=cut).epsilon(delta))
-            last = cut
-        return running_figure(found, epsilon)
+        """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the monitor cut at j hits."""
+        found = [min(epsilon, dataclasses.replace(self, hits=cut).epsilon(delta)) for cut in range(1, self.hits + 1)]
+        return running_figure(np.array(found), epsilon)
 
 
 def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorAccountant:
-    """The least noise for which a monitor is proved to be (epsilon, delta)-DP: directly, or by epochs.
+    """The least noise for which a monitor is proved to be (epsilon, delta)-DP.
 
     >>> noise = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
     >>> print(round(1 / noise.narrow_epsilon), noise.cap, round(1 / noise.wide_epsilon))
@@ -140,49 +115,12 @@ def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: i
     check_whole("grid", grid, 1)
     if epsilon == 0:
         raise ValueError("epsilon must be > 0, got 0. No noise makes a monitor perfectly private.")
-    scale = (_PER_HIT * (hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) / epsilon
-    for epochs in _epoch_counts(hits)[1:]:
-        if _delta(1 / scale, hits, epochs, epsilon) < delta:
-
-            def delta_at(tried: float, epochs: int = epochs) -> float:
-                return _delta(1 / tried, hits, epochs, epsilon)
-
-            limits = {"lowest": 1 / _LARGEST_SHIFT, "highest": scale}
-            scale = smallest_safe_argument(delta_at, delta, guess=scale / 1.1, **limits)
-    return _round_noise(max(scale, 1 / _LARGEST_SHIFT), epsilon, delta, hits, grid)
+    return _round_noise(max(_units(hits, delta) / epsilon, 1 / _LARGEST_SHIFT), epsilon, delta, hits, grid)
 
 
-def _epoch_counts(hits: int) -> list[int]:
-    """The numbers of epochs to try: 1 first."""
-    counts = {math.ceil(hits / each) for each in _HITS_PER_EPOCH}
-    return [1, *sorted(count for count in counts if 1 < count <= _MOST_EPOCHS)]
-
-
-def _failure(shift: float, hits: float, epsilon: float) -> float:
-    """d, for which ``epsilon = shift * (75 (hits + 1) + 25 ln(1/d))``; rounded up."""
-    return math.exp(min(0.0, _PER_HIT * (hits + 1) - epsilon / shift * (1 - 1e-14)) / _PER_LOG) * (1 + ROUNDING)
-
-
-def _delta(shift: float, hits: int, epochs: int, epsilon: float) -> float:
-    """delta at this epsilon, for n epochs: ``3 d n + optimal composition``, at the d where the two are equal.
-
-    [KOV15]: an n-fold composition of (xi, 3 d)-DP mechanisms is (epsilon, 3 d n + delta')-DP, with delta' that of n
-    mechanisms that are xi-DP.
-    """
-    if epochs == 1 or epsilon == 0:
-        return min(1.0, _FAILURES * _failure(shift, hits, epsilon))
-
-    def failures(loss: float) -> float:
-        return _FAILURES * epochs * _failure(shift, hits / epochs, loss)
-
-    low, high = epsilon / epochs, epsilon
-    for _ in range(50):
-        middle = (low + high) / 2
-        if failures(middle) > optimal_composition_delta(middle, epochs, epsilon):
-            low = middle
-        else:
-            high = middle
-    return min(1.0, (failures(high) + optimal_composition_delta(high, epochs, epsilon)) * (1 + ROUNDING))
+def _units(hits: int, delta: float) -> float:
+    """epsilon in units of g."""
+    return _PER_HIT * (hits + 1) + _PER_LOG * math.log(_FAILURES / delta)
 
 
 def _round_noise(scale: float, epsilon: float, delta: float, hits: int, grid: int) -> ThresholdMonitorAccountant:

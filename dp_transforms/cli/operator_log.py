@@ -7,7 +7,6 @@ traceback), no password, token or signature of a URL gets through; and neither e
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.progress import Progress
-
-    from dp_transforms.local.replay import ReplayProgress
 
 _state = {"is_done": False}
 
@@ -114,22 +111,11 @@ def operator_progress() -> Progress:
 
 
 @contextlib.contextmanager
-def shown_progress(total_bytes: int) -> Iterator[ReplayProgress]:
-    """While the block runs a terminal shows how far it is, and how long it may take yet."""
-    from dp_transforms.local.replay import ReplayProgress
-
+def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """While the block runs a terminal shows what is done, and how long it may take yet."""
     if not operator_console().is_terminal:
-        yield ReplayProgress()
+        yield lambda *_: None
         return
     with operator_progress() as bars:
-        bars.add_task("reading", total=max(1, total_bytes))
-        yield ReplayProgress(show=functools.partial(_update, bars))
-
-
-def _update(bars: Progress, progress: ReplayProgress) -> None:
-    """A bar for what is read, and below it one for the rest."""
-    reading, *rest = bars.task_ids
-    bars.update(reading, completed=progress.bytes, description=f"reading, {progress.rows:,} rows")
-    if progress.groups:
-        finding = rest[0] if rest else bars.add_task("finding heavy items", total=progress.of_groups)
-        bars.update(finding, completed=progress.groups)
+        task = bars.add_task("")
+        yield lambda what, over, of: bars.update(task, description=what, completed=over, total=of)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -28,7 +27,6 @@ from dp_transforms.cli.options import (
     VERBOSE,
     Command,
     Options,
-    ParsedText,
     beam_words,
     check_account,
     check_page,
@@ -58,12 +56,11 @@ from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
 
 _AS_GIVEN = (
-    *("output", "dead_letter", "stream", "public_items", "allow_empty", "memory", "processes", "until"),
+    *("output", "dead_letter", "stream", "public_items", "allow_empty", "processes", "until"),
 )  # of the options: what a request has under the same name
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
 _STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
-_MEMORY = "The most that all processes here take, e.g. 4GB; the rest goes to disk. Default: what is free."
 _EMPTY = (
     "Publish a report also if no event is in the range, or most rows cannot be read. Give it where others see whether"
     " there is one."
@@ -83,15 +80,6 @@ PROGRAM = [
 """The options of pipelines/replay_log.py."""
 _WRITTEN = ("output", "dead_letter")
 WORKERS_FILES = ("logs", *_WRITTEN, "public_items", "noise_key_file")  # options that name what workers must see
-_BYTES = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
-
-
-def _memory_size(text: str) -> int:
-    """``4GB``, ``500MB``, ``1.5GiB``: bytes."""
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MiB|GiB)", text.strip())
-    if match is None or not float(match[1]):
-        raise ValueError(f"{text!r} is not a size. Use a number and MB, GB, MiB or GiB, such as 4GB.")
-    return int(float(match[1]) * _BYTES[match[2]])
 
 
 @click.command(
@@ -118,7 +106,6 @@ def _memory_size(text: str) -> int:
         TITLES,
         _DEAD_LETTER,
         _ALLOW_EMPTY,
-        rare(["--memory"], type=ParsedText("size", _memory_size), metavar="SIZE", help=_MEMORY),
         rare(
             ["--processes"],
             type=click.IntRange(min=1),
@@ -155,12 +142,6 @@ def command(options: Options) -> None:
             start_fork_server()  # which loads its libraries while the plan is made
     account = RunAccount.of_options(options)
     request = _request(options, account)
-    spread, memory = request.spread, options.memory
-    if memory is not None and memory < spread.least_bytes:
-        tell(
-            f"--memory is less than this command with {counted(spread.number, 'worker')} may take,"
-            f" {spread.least_bytes / 1e9:.2f} GB, even with all that lies between two steps on disk."
-        )
     summary = run_whole(request, runner, account) if request.state is None else run_part(request, account)
     if summary is None:
         return
@@ -193,7 +174,7 @@ def _check_for_runner(options: Options) -> None:
     """Raises UserError for options that only a replay on this machine has, and without a key for workers."""
     if options.noise_key_file is None:
         raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
-    for name in ("state", "memory", "processes"):
+    for name in ("state", "processes"):
         if is_given(options, name):
             raise InputError(name, "cannot be used with --runner: it is for a replay here.", "Leave one out.")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import operator
 import pathlib
 import secrets
@@ -25,13 +24,14 @@ from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import UserError
 from dp_transforms.local import replay as local
-from dp_transforms.local.machine import Spread, bytes_in_windows, shards_of_log
+from dp_transforms.local.machine import bytes_in_windows, shards_of_log, start_workers
 from dp_transforms.local.pool import faults_of_steps
 from dp_transforms.logs import (
     check_unchanged,
     count_unless_inside,
     ending_of_log,
     find_log_chunks,
+    spread_chunks,
 )
 from dp_transforms.logs.rejected_events import MOST_REJECTED, pack_rejected, write_rejected_lines
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -52,7 +52,7 @@ class ReplayRequest(ReplayJob):
 
     logs: as they were named; chunks are of them. noise_key: the path of its file; None for one that is drawn and
         forgotten. run_id: "" for one that is drawn.
-    memory, processes: None for what is free, and one a core.
+    processes: None for one a core.
     state: the absolute path of the state of a run in parts; None for all of a run at once. until: where the part ends,
         in seconds; None for the end of the plan.
     """
@@ -60,15 +60,9 @@ class ReplayRequest(ReplayJob):
     logs: Sequence[str]
     noise_key: str | None
     run_id: str = ""
-    memory: int | None = None
     processes: int | None = None
     state: str | None = None
     until: int | None = None
-
-    @property
-    def spread(self) -> Spread:
-        """By how many processes this machine does it."""
-        return Spread.of(bytes_in_windows(self.chunks, self.plan.schedule), self.processes, self.memory)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,14 +248,11 @@ def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local
         plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
     )
     domain = PublicItemsSource.of_plan(request.public_items, plan)
-    shards = shards_of_log(chunks, plan.schedule, fields, pays_tests=plan.contributions is not None)
-    replay = local.LocalReplay(run=run, public_items=domain, part=run_part, shards=shards)
-    is_verbose = logging.getLogger().isEnabledFor(logging.INFO)
-    with (
-        request.spread.workers(key, shows_faults=is_verbose) as workers,
-        shown_progress(sum(chunk.bytes for chunk in chunks)) as progress,
-    ):
-        return replay.of_log(chunks, fields, workers, progress)
+    size = bytes_in_windows(chunks, plan.schedule)
+    with start_workers(size, key, request.processes) as workers, shown_progress() as progress:
+        shards = shards_of_log(chunks, plan)
+        replay = local.LocalReplay(run, workers, public_items=domain, part=run_part, shards=shards, progress=progress)
+        return replay.take(spread_chunks(chunks, workers.number), fields)
 
 
 def nothing_found(request: ReplayRequest, events: int, rejected: int) -> NothingFoundError:

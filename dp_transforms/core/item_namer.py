@@ -26,7 +26,7 @@ from dp_transforms.core.randomness import StreamKeys, Words
 from dp_transforms.core.round_candidates import OPEN, Candidates
 from dp_transforms.core.tables import window_item_keys
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import RoundTerms
+from dp_transforms.plan.rounds import RoundTerms, terms_of_round, terms_of_sizing
 
 Whole = npt.NDArray[np.int64]
 _CANDIDATES_AT_ONCE = 1 << 20
@@ -46,7 +46,9 @@ class ItemNamer:
         self._table = noise_bounds(plan.prices_of_rounds[number].noise)
         self._uniforms = keys.window_uniforms()
         self._followed_threshold = plan.followed_threshold
-        self._terms_of_round = functools.cache(plan.terms_of_round)  # the same for all shards of a round
+        self._terms_of_round = functools.cache(
+            functools.partial(terms_of_round, plan)
+        )  # the same for all shards of a round
 
     @property
     def empty_item_tail(self) -> int:
@@ -121,7 +123,7 @@ class ItemNamer:
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:
         """Round 0. The windows of the sums, and of the names, are blocks: their first windows."""
-        terms = self._plan.terms_of_round(0, 0, self._plan.schedule.horizon)
+        terms = terms_of_round(self._plan, 0, 0, self._plan.schedule.horizon)
         uniforms = self._keys.block_uniforms()(sums.windows, sums.hashes, sums.digests)
         named = np.flatnonzero(self._table.passes(uniforms, terms.threshold - sums.sums) & (sums.sums > 0))
         noisy_sums = sums.sums[named] + self._table.sample(uniforms[named])
@@ -175,7 +177,7 @@ class ItemNamer:
         values, digests = _placed(named, sums.select(is_named))
         uniforms_of = self._keys.round_uniforms(self._number)
         noisy_sums = values + self._table.sample(uniforms_of(named.windows, named.hashes, digests))
-        terms = self._plan.terms_of_sizing(drawn, windows)
+        terms = terms_of_sizing(self._plan, drawn, windows)
         found = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
         levels, users = (np.where(noisy_sums < terms.threshold, 0, each) for each in found)
         levels, users = np.maximum(named.levels, levels), np.maximum(named.at_least_users, users)

@@ -11,7 +11,6 @@ however they end. What is read travels as a `Stored`, which says where it lies.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import mmap
 import multiprocessing
@@ -25,14 +24,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, forkserver, reduction, resource_tracker, util
+from multiprocessing import connection, forkserver, reduction, resource_tracker
 from typing import Any, NamedTuple
 
 from dp_transforms.core.stage import Work, WorkerStep
 from dp_transforms.errors import InputError, PoolError, StepFaultError
 
-_LIBRARIES = "dp_transforms.local.libraries"
-_LONGEST_FOLDER = 60  # bytes of TMPDIR: the path of a socket in it may have 104
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which
 # takes a sixth of the time of a worker. No threads: there are processes.
 _ENVIRONMENT = {
@@ -70,8 +67,10 @@ class ThisProcess:
     number: how many work at once.
     """
 
+    number = 1
+
     def __init__(self, secret: bytes) -> None:
-        self.number, self.secret = 1, secret
+        self.secret = secret
 
     def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         """What the step makes of each element, in their order. Raises what the step raises, if it is an error of ours,
@@ -89,23 +88,28 @@ class ThisProcess:
     def free(self, blob: Blob) -> None:
         """They are not needed any more."""
 
+    def __enter__(self) -> ThisProcess:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        """Ends all workers; at once, whatever they do, if the block has failed."""
+
 
 class ProcessPool(ThisProcess):
     """``number`` worker processes do the steps, and a `BlobStore` has what lies between them.
 
-    memory_bytes: so much of that may be in memory; the rest is on disk. shows_faults: what a worker says on stderr is
-        shown; it may contain cells of the log.
-    The noise key goes to the workers through pipes that no other process has. Raises PoolError.
+    memory_bytes: so much of that may be in memory; the rest is on disk. The noise key goes to the workers through pipes
+    that no other process has. Raises PoolError.
     """
 
-    def __init__(self, number: int, memory_bytes: int, secret: bytes, *, shows_faults: bool = False) -> None:
+    def __init__(self, number: int, memory_bytes: int, secret: bytes) -> None:
         super().__init__(secret)
         self.number = number
         with _starting():
             start_fork_server()
             self.store = BlobStore(memory_bytes)
-        context, arguments = multiprocessing.get_context("forkserver"), (secret, self.store, shows_faults)
-        self._executor = ProcessPoolExecutor(number, context, _begin, (*arguments, dict(os.environ)))
+        context = multiprocessing.get_context("forkserver")
+        self._executor = ProcessPoolExecutor(number, context, _begin, (secret, self.store))
 
     def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
         packed = self.store.put(pickle.dumps(step))  # read once by each worker, and not with each element
@@ -118,7 +122,7 @@ class ProcessPool(ThisProcess):
         except BrokenProcessPool:
             raise PoolError(
                 "a worker process ended before its work was done, as one does for lack of memory; nothing was"
-                " published. Give the command again, with less --memory or with --processes 1."
+                " published. Give the command again with --processes 1."
             ) from None
         self.store.free(packed)
 
@@ -128,11 +132,7 @@ class ProcessPool(ThisProcess):
     def free(self, blob: Blob) -> None:
         self.store.free(blob)
 
-    def __enter__(self) -> ProcessPool:
-        return self
-
     def __exit__(self, failed: object, *_: object) -> None:
-        """Ends all workers; at once, whatever they do, if the block has failed."""
         if failed:
             for process in list((self._executor._processes or {}).values()):
                 process.kill()
@@ -151,18 +151,13 @@ def _starting() -> Iterator[None]:
 def start_fork_server() -> None:
     """Begins to load what workers need, in a process of its own that forks them; it ends with this one. Repeatable."""
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
-    usual = tempfile.tempdir
-    multiprocessing.set_forkserver_preload([_LIBRARIES])
+    multiprocessing.set_forkserver_preload(["dp_transforms.local.libraries"])
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # Ctrl-C is for this process, with which they end
     os.environ.update(added)
     try:
-        if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER:
-            tempfile.tempdir = "/tmp"
-        util.get_temp_dir()  # private, and removed with this process
         forkserver.ensure_running()
     finally:
-        tempfile.tempdir = usual
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name in added:
             del os.environ[name]
@@ -179,28 +174,19 @@ def faults_of_steps() -> Iterator[None]:
         raise StepFaultError(f"in a step\n{traceback.format_exc()}") from None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# In a worker
-# ---------------------------------------------------------------------------------------------------------------------
+# --- In a worker
+
+_secret: bytes
+_store: BlobStore
+_works: dict[Blob, Work] = {}  # of the step that it does, by how that is stored
 
 
-@dataclasses.dataclass(frozen=True)
-class _Worker:
-    secret: bytes = dataclasses.field(repr=False)
-    store: BlobStore
-    works: dict[Blob, Work]  # of the step that it does, by how that is stored
-
-
-_worker: _Worker | None = None
-
-
-def _begin(secret: bytes, store: BlobStore, shows_faults: bool, environment: dict[str, str]) -> None:
-    """environment: of the command, which may have changed since the fork server has started."""
-    global _worker
-    os.environ.update(environment)
-    _worker = _Worker(secret, store, {})
+def _begin(secret: bytes, store: BlobStore) -> None:
+    """What a library says may hold cells of the log: a worker has no standard output."""
+    global _secret, _store
+    _secret, _store = secret, store
     silent = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1) if shows_faults else (0, 1, 2):
+    for standard in (0, 1, 2):
         os.dup2(silent, standard)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -215,28 +201,24 @@ def _end_with_parent() -> None:
 
 def _do(packed: Blob, element: Any) -> Done:
     """One task. What a step puts out by key and needs space is stored, and so is what comes in."""
-    assert _worker is not None
-    secret, store, works = _worker.secret, _worker.store, _worker.works
     counts: Counter[str] = Counter()
     with faults_of_steps():
-        if packed not in works:
-            works.clear()
-            works[packed] = pickle.loads(store.get(packed)).start(secret)  # noqa: S301 (of the parent)
+        if packed not in _works:
+            _works.clear()
+            _works[packed] = pickle.loads(_store.get(packed)).start(_secret)  # noqa: S301 (of the parent)
         if isinstance(element, tuple):  # a group
             key, *lists = element
-            element = key, *([store.get(blob) for blob in blobs] for blobs in lists)
-        return Done([_stored(output, store) for output in works[packed](element, counts)], counts)
+            element = key, *([_store.get(blob) for blob in blobs] for blobs in lists)
+        return Done([_stored(output) for output in _works[packed](element, counts)], counts)
 
 
-def _stored(output: Any, store: BlobStore) -> Any:
+def _stored(output: Any) -> Any:
     if type(output) is tuple and isinstance(output[1], bytes):
-        return output[0], store.put(output[1])
+        return output[0], _store.put(output[1])
     return output
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What lies between two steps
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What lies between two steps
 
 
 class BlobStore:
@@ -245,11 +227,11 @@ class BlobStore:
     It can be pickled for a process that is being started, which then has the same files. Raises OSError.
     """
 
-    def __init__(self, most_bytes: int, in_memory: int | None = None, on_disk: int | None = None) -> None:
-        if in_memory is None or on_disk is None:
-            on_disk = _file_without_name()
-            in_memory = os.memfd_create("shh", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _file_without_name()
-        self.most_bytes, self.files = most_bytes, (in_memory, on_disk)
+    def __init__(self, most_bytes: int, files: tuple[int, int] | None = None) -> None:
+        if files is None:
+            memory = os.memfd_create("shh", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _file_without_name()
+            files = memory, _file_without_name()
+        self.most_bytes, self.files = most_bytes, files
 
     def __reduce__(self) -> tuple[object, ...]:
         return _received, (self.most_bytes, *map(reduction.DupFd, self.files))
@@ -266,10 +248,9 @@ class BlobStore:
             while rest:
                 rest = rest[os.pwrite(file, rest, offset + len(blob) - len(rest)) :]
         except OSError as error:
-            where = f"in {tempfile.gettempdir()} (TMPDIR)" if on_disk else "in memory"
             raise PoolError(
-                f"what lies between two steps cannot be stored {where}: {error.strerror}; nothing was published. Give"
-                f" {'TMPDIR a folder with more space, or more' if on_disk else 'less'} --memory."
+                f"what lies between two steps cannot be stored: {error.strerror}; nothing was published. Give TMPDIR a"
+                f" folder with more space than {tempfile.gettempdir()}, or free some memory."
             ) from None
         return Stored(on_disk, offset, len(blob))
 
@@ -297,7 +278,8 @@ class BlobStore:
 
 
 def _received(most_bytes: int, *files: Any) -> BlobStore:
-    return BlobStore(most_bytes, *(file.detach() for file in files))
+    memory, disk = (file.detach() for file in files)
+    return BlobStore(most_bytes, (memory, disk))
 
 
 def _file_without_name() -> int:

@@ -9,6 +9,7 @@ window by window.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,22 +30,12 @@ from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucke
 from dp_transforms.core.steps import stages_of
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.local.pool import Blob, ThisProcess, faults_of_steps
-from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
+from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 
 Groups = dict[GroupKey, list[Blob]]
-_ROWS, _BYTES = "rows", "bytes"  # counted for a progress bar
-
-
-@dataclasses.dataclass
-class ReplayProgress:
-    """How far a replay is. groups: that went through a step, of so many. show: is called when there is more of it."""
-
-    rows: int = 0
-    bytes: int = 0
-    groups: int = 0
-    of_groups: int = 0
-    show: Callable[[ReplayProgress], None] = lambda _: None
+Progress = Callable[[str, int, int], None]
+"""Is told what is done, and how many tasks of how many are over."""
 
 
 @dataclasses.dataclass
@@ -64,7 +55,7 @@ class ReadContributionsStep:
     public_items: of a plan with public items."""
 
     packing: PackContributions
-    fields: EventFields | None
+    fields: EventFields
     public_items: PublicItemsSource | None = None
 
     def start(self, secret: bytes) -> Work:
@@ -75,15 +66,12 @@ class ReadContributionsStep:
             if isinstance(source, EventBatch):
                 yield from self.packing.pack(source, keys, public_items, counts)
                 return
-            assert self.fields is not None
             for block in read_joined(source, self.fields):
                 for rejected in block.rejected:
                     counts[EVENTS_REJECTED] += len(rejected.positions)
                     yield rejected
                 if len(block.batch):
                     yield from self.packing.pack(block.batch, keys, public_items, counts)
-                counts[_ROWS] += block.rows
-                counts[_BYTES] += block.bytes
 
         return read
 
@@ -102,61 +90,49 @@ class LocalReplay:
 
     def __init__(
         self,
-        *,
         run: PlannedRun,
+        workers: ThisProcess,
+        *,
         public_items: PublicItemsSource | None = None,
         part: RunPart | None = None,
         shards: int | None = None,
+        progress: Progress = lambda *_: None,
     ) -> None:
         plan = run.plan
         self._windows = part or RunPart.whole(plan.schedule)
         if not 0 <= self._windows.first < self._windows.end <= plan.schedule.horizon:
             raise ValueError(f"windows {self._windows.first} .. {self._windows.end - 1} are not windows of the plan.")
-        self._run, self._public_items, self._part = run, public_items, part
+        self._run, self._workers, self._public_items, self._part = run, workers, public_items, part
+        self._progress, self._made = progress, Replayed()
         self._stages = stages_of(run, public_items, is_replay=part is None, is_part=part is not None)
         self._cuts = Partitioning.of(plan.schedule, pays_tests=plan.contributions is not None, shards=shards, part=part)
 
-    def of_log(
-        self,
-        chunks: Sequence[LogChunk],
-        fields: EventFields,
-        workers: ThisProcess,
-        progress: ReplayProgress | None = None,
-    ) -> Replayed:
-        """Of a log that `find_log_chunks` found. Raises EventFileError, StateError, PoolError and StepFaultError."""
-        return self._take(spread_chunks(chunks, workers.number), fields, workers, progress or ReplayProgress())
-
-    def of_batches(self, batches: Iterable[EventBatch], workers: ThisProcess) -> Replayed:
-        """Of events in memory."""
-        return self._take(batches, None, workers, ReplayProgress())
-
-    def _take(
-        self, sources: Iterable[Any], fields: EventFields | None, workers: ThisProcess, progress: ReplayProgress
-    ) -> Replayed:
-        self._workers, self._progress, self._made = workers, progress, (made := Replayed())
+    def take(self, sources: Sequence[JoinedChunks | EventBatch], fields: EventFields | None = None) -> Replayed:
+        """Of events in memory, or of a log with these fields. Once. Raises EventFileError, StateError, PoolError and
+        StepFaultError."""
         with faults_of_steps():
-            found = self._found(self._read(sources, fields))
-            made.reports = self._reports(found) if self._run.plan.hits is None else self._close_windows(found)
-        made.reports.sort(key=lambda report: report.window_start)
-        return made
+            found = self._found(self._read(sources, fields or EventFields()))
+            reports = self._reports(found) if self._run.plan.hits is None else self._close_windows(found)
+        self._made.reports = sorted(reports, key=lambda report: report.window_start)
+        return self._made
 
-    def _read(self, sources: Iterable[Any], fields: EventFields | None) -> Groups:
+    def _read(self, sources: Sequence[JoinedChunks | EventBatch], fields: EventFields) -> Groups:
         """Packed contributions by range of windows and shard of users."""
         packing = PackContributions(self._run.plan.schedule, self._cuts.users, self._part)
-        groups = Groups()
-        for output in self._outputs(ReadContributionsStep(packing, fields, self._public_items), sources):
+        groups: Groups = defaultdict(list)
+        step = ReadContributionsStep(packing, fields, self._public_items)
+        for output in self._outputs("reading", step, sources, len(sources)):
             if isinstance(output, RejectedEvents):
                 self._made.rejected.append(output)
             else:
-                groups.setdefault(output[0], []).append(output[1])
-        return groups
+                groups[output[0]].append(output[1])
+        return dict(groups)
 
     def _found(self, users: Groups) -> Groups:
         """What items come to, by range of windows, after all rounds: candidates, or named items. Users and items of a
         later round are told what those before it have named, in blocks and in windows."""
         plan, cuts, part = self._run.plan, self._cuts, self._part
         rounds = list(self._stages.in_rounds())
-        self._progress.of_groups = 2 * len(rounds) * len(users)
         if plan.rounds is not None:
             users = self._step(MergeContributions(sys.maxsize), users)  # each round reads them again
         named: list[list[Blob]] = []
@@ -176,27 +152,22 @@ class LocalReplay:
         self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[Blob]] = (), *, keeps: bool = False
     ) -> Groups:
         """keeps: the groups are needed again. Else they are given back."""
-        keys = sorted(groups)
         sent: Groups = defaultdict(list)
-        for output in self._outputs(step, ((key, groups[key], *named) for key in keys), keys):
+        elements = ((key, groups[key], *named) for key in sorted(groups))
+        for output in self._outputs("finding heavy items", step, elements, len(groups)):
             if isinstance(output, StateChunk):
                 self._made.handed_over.append(output.packed)
             else:
                 sent[output[0]].append(output[1])
         if not keeps:
-            for blobs in groups.values():
-                for blob in blobs:
-                    self._workers.free(blob)
+            for blob in itertools.chain.from_iterable(groups.values()):
+                self._workers.free(blob)
             groups.clear()
         return dict(sent)
 
-    def _outputs(self, step: WorkerStep, elements: Iterable[Any], groups: Sequence[GroupKey] = ()) -> Iterator[Any]:
-        progress = self._progress
-        for done in self._workers.run(step, elements):
-            progress.rows += done.counts.pop(_ROWS, 0)
-            progress.bytes += done.counts.pop(_BYTES, 0)
-            progress.groups += bool(groups)
-            progress.show(progress)
+    def _outputs(self, what: str, step: WorkerStep, elements: Iterable[Any], number: int) -> Iterator[Any]:
+        for over, done in enumerate(self._workers.run(step, elements), 1):
+            self._progress(what, over, number)
             self._made.counts += done.counts
             yield from done.outputs
 

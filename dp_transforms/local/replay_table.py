@@ -29,8 +29,7 @@ from dp_transforms.logs.log_chunk import (
     check_fields_present,
 )
 from dp_transforms.logs.rejected_events import MOST_REJECTED, RejectedEvents
-from dp_transforms.plan.plan import Plan, plan_for
-from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import Report, ReportHeader
 from dp_transforms.reports.report_records import checked_report
 
@@ -39,10 +38,8 @@ from dp_transforms.reports.report_records import checked_report
 _TABLE = "table"  # its name in errors, and as the source of rejected rows
 _TAKEN = (
     "Give a DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB, another object with"
-    " __arrow_c_stream__, or a list of them. Files: shh replay."
+    " __arrow_c_stream__ (of a lazy one what it collects), or a list of them. Files: shh replay."
 )
-# What makes a table of an object that has none yet, as a LazyFrame, a data set and others: the first that it has.
-_MAKES_TABLE = ("to_arrow_table", "to_table", "toArrow", "toPandas", "to_frame", "collect")
 
 
 def read_table(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
@@ -67,11 +64,10 @@ def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
     """The columns of `EventFields.names`, piece by piece."""
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
-        table = _of_pandas(table, fields)
+        check_fields_present(_TABLE, map(str, table.columns), fields, has_schema=True)
+        table = table[list(dict.fromkeys(fields.names))]  # others may be of no type of Arrow
     if not hasattr(table, "__arrow_c_stream__"):
-        made = next((name for name in _MAKES_TABLE if callable(getattr(table, name, None))), None)
-        remedy = _TAKEN if made is None else f"Make one of it: its .{made}()."
-        raise EventFileError(_TABLE, f"a {type(table).__name__} is no table that can be read. {remedy}")
+        raise EventFileError(_TABLE, f"a {type(table).__name__} is no table that can be read. {_TAKEN}")
     try:
         reader = pa.RecordBatchReader.from_stream(table)
         check_fields_present(_TABLE, reader.schema.names, fields, has_schema=True)
@@ -83,34 +79,14 @@ def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
         raise
     except Exception as error:  # of the library that makes the rows: its words may hold a cell
         raise EventFileError(
-            _TABLE, f"its rows cannot be read ({type(error).__name__}). Read it with its own library to see why."
+            _TABLE, f"its rows cannot be read ({type(error).__name__}). Each column must hold values of one type."
         ) from None
-
-
-def _of_pandas(frame: Any, fields: EventFields) -> pa.Table:
-    """The columns of events alone: others may be of no type of Arrow. They may also be in the index."""
-    levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
-    check_fields_present(_TABLE, map(str, [*frame.columns, *levels]), fields, has_schema=True)
-    if levels:
-        frame = frame.reset_index(level=levels)
-    columns = {}
-    for name in fields.names:
-        try:
-            column = pa.Array.from_pandas(frame[name])
-        except Exception:  # whose words hold a cell
-            words = f'the column {name!r} holds values of several types. Make them text: df[{name!r}].astype("string").'
-            raise EventFileError(_TABLE, words) from None
-        columns[name] = column
-    return pa.table(columns)
-
-
-_BUDGET = ("start", "end", "window", "epsilon", "delta")
 
 
 def replay(
     table: Any,
+    plan: Plan,
     *,
-    plan: Plan | None = None,
     user: str = "user",
     item: str | Sequence[str] = "item",
     time: str = "timestamp",
@@ -121,7 +97,6 @@ def replay(
     public_items: PublicItems | None = None,
     allow_empty: bool = False,
     rejected: list[RejectedEvents] | None = None,
-    **budget: Any,
 ) -> Report:
     """Which items many users had in each window, under differential privacy for each user over all windows together.
 
@@ -132,9 +107,7 @@ def replay(
     table: a row for each event. A DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB,
         any object with the Arrow PyCapsule interface (``__arrow_c_stream__``), or a list of these. Its events must fit
         into memory.
-    plan: a `Plan`; or in its place the words of the command:
-        ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
-        `Plan.for_contributions`; or, with ``charge="hits"``, of `Plan.for_hits`.
+    plan: of `Plan.for_contributions` or `Plan.for_hits`.
     user, item, time: names of columns; several of the item, such as ``["country", "page"]``, make one label of their
         values. time_unit, time_format, time_zone: how times are read; a timestamp without a zone is UTC. All as in
         `EventFields`.
@@ -148,10 +121,10 @@ def replay(
     of pandas has it, is one whose cells are all missing.
     """
     fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
-    plan = _plan_of(plan, public_items, budget)
     check_names(stream=stream)
     run = PlannedRun(plan=plan, stream=stream, run_id=fresh_run_id())
-    replayed = LocalReplay(run=run, public_items=PublicItemsSource.of_plan(public_items, plan))
+    source = PublicItemsSource.of_plan(public_items, plan)
+    replayed = LocalReplay(run, ThisProcess(secrets.token_bytes(32)), public_items=source)
     try:
         blocks = list(read_table(table, fields))
     except EventFileError as error:
@@ -161,20 +134,8 @@ def replay(
     if rejected is not None:
         rejected.extend(bad)
     _check_rows(batches, bad, plan, allow_empty=allow_empty)
-    made = replayed.of_batches(batches, ThisProcess(secrets.token_bytes(32)))
+    made = replayed.take(batches)
     return Report(ReportHeader.of_plan(plan, run.run_id, stream), tuple(map(checked_report, made.reports)))
-
-
-def _plan_of(plan: Plan | None, public_items: PublicItems | None, budget: dict[str, Any]) -> Plan:
-    if plan is not None:
-        if budget:
-            raise ValueError(f"{', '.join(budget)} cannot be used with plan, which sets it. Leave one of them out.")
-        return plan
-    if missing := [name for name in _BUDGET if budget.get(name) is None]:
-        raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
-    start, end, window = (budget.pop(name) for name in _BUDGET[:3])
-    schedule = WindowSchedule.sliding(start, end, window, budget.pop("slide", None) or window)
-    return plan_for(schedule=schedule, public_items=public_items, **budget)
 
 
 def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], plan: Plan, *, allow_empty: bool) -> None:

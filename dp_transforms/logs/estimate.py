@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import (
@@ -18,37 +13,23 @@ from dp_transforms.logs.log_chunk import (
 )
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-_SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
-_GROUPS_OF_WINDOWS = 128
 _LOOKED_AT_BLOCKS = 16
 _MOST_UNPACKED = 1032  # bytes that deflate makes of one
 _PROBES = 32  # places of a log at which an event inside a range is looked for first
 
 
-@dataclasses.dataclass(frozen=True)
-class LogEstimate:
-    """events: about how many. long_label_bytes: about how many bytes of long item labels they carry."""
-
-    events: int
-    long_label_bytes: int
-
-
-def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate:
-    """Reads the first block of the largest chunk of each format. Raises EventFileError if it cannot be read."""
-    events = long_label_bytes = 0.0
+def estimate_events(chunks: Sequence[LogChunk], fields: EventFields) -> int:
+    """About how many: where a format does not say it, by the first block of the largest chunk. Raises
+    EventFileError if it cannot be read."""
+    events = 0.0
     for file_format in sorted({chunk.format for chunk in chunks}):
         alike = [chunk for chunk in chunks if chunk.format == file_format]
-        size = sum(chunk.bytes for chunk in alike)
-        block = _first_rows(max(alike, key=lambda chunk: chunk.bytes), fields)
-        if block is None:
-            continue
         rows = [chunk.events for chunk in alike if chunk.events is not None]
-        count = sum(rows) if len(rows) == len(alike) else size * block.rows / max(1, block.bytes)
-        events += count
-        long_label_bytes += count * _long_label_bytes(block) / block.rows
-        del block
-    pa.default_memory_pool().release_unused()  # a process that reads no more would keep what a block took
-    return LogEstimate(int(events), int(long_label_bytes))
+        if len(rows) == len(alike):
+            events += sum(rows)
+        elif block := _first_rows(max(alike, key=lambda chunk: chunk.bytes), fields):
+            events += sum(chunk.bytes for chunk in alike) * block.rows / max(1, block.bytes)
+    return int(events)
 
 
 def most_label_bytes(chunks: Sequence[LogChunk]) -> int:
@@ -87,10 +68,3 @@ def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
     # Only some blocks: a file may begin with gigabytes of blank lines.
     blocks = itertools.islice(read_log_chunk(chunk, fields), _LOOKED_AT_BLOCKS)
     return next((block for block in blocks if block.rows), None)
-
-
-def _long_label_bytes(block: ReadBlock) -> float:
-    """Counted once for each event of this block, but at most once for each group of windows."""
-    excess = np.maximum(0, pc.binary_length(block.batch.item.dictionary).to_numpy(zero_copy_only=False) - _SHORT_LABEL)
-    by_event = float(excess[block.batch.item.indices.to_numpy()].sum())
-    return min(by_event, float(excess.sum()) * _GROUPS_OF_WINDOWS)

@@ -299,16 +299,15 @@ def _check_records(plan: Plan) -> None:
         raise InputError(
             "max_items", f"must be >= {public.size}, the public items, got {plan.max_items}.", "Declare more."
         )
-    if pays == (plan.hits is not None):
-        raise ValueError("a plan must have contributions or hits, and not both.")
-    if not pays and plan.followed:
-        raise ValueError("followed must be left out of a plan without contributions.")
-    if plan.rounds is not None and (not pays or plan.followed or public):
-        raise ValueError("rounds need contributions, and cannot be used with followed or public items.")
-    if public is not None and plan.followed is not None:
-        raise ValueError("followed must be left out with public items, which are all followed.")
-    if (plan.shares.open is None) != (public is not None):
-        raise ValueError("the share open of delta must be left out with public items, and be there without them.")
+    if (
+        pays == (plan.hits is not None)
+        or (plan.followed is not None) + (plan.rounds is not None) > (pays and public is None)
+        or (plan.shares.open is None) != (public is not None)
+    ):
+        raise ValueError(
+            "a plan must have contributions or hits; followed items, or rounds, of contributions alone and without"
+            " public items; and the share open of delta unless it has public items."
+        )
 
 
 def _check_delta_split(plan: Plan) -> None:

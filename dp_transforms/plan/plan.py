@@ -18,7 +18,7 @@ from typing import Any
 from dp_transforms.accounting.charged_hits import COUNTS
 from dp_transforms.accounting.price_list import PriceList, found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.checks import exact, html_table, nearest, shown
+from dp_transforms.checks import exact, nearest, shown
 from dp_transforms.errors import InputError
 from dp_transforms.plan.calibration import (
     EXACT,
@@ -44,13 +44,10 @@ from dp_transforms.plan.rounds import (
     found_in_rounds,
     largest_weight,
     rounds_of,
-    size_error_of_round,
-    terms_of_later,
-    terms_of_sizing,
     why_one_round,
 )
-from dp_transforms.plan.stored import FORMAT_VERSION, as_fields, fingerprint_of, read_record, sealed, unsealed
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+from dp_transforms.plan.stored import FORMAT_VERSION, as_fields, fingerprint_of, record_of, sealed, unsealed
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 CHARGES = CONTRIBUTIONS, HITS = "contributions", "hits"  # the first one by default
 DEFAULT_MAX_USERS = 10**8
@@ -294,25 +291,6 @@ class Plan(Budget):
         paid = self.paid_contributions
         return RoundTerms(self.threshold, self.likely_noise, paid.weights[-1], paid.spacing)
 
-    def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
-        """Of a round over blocks in so many windows, a function of what was named before, and of the plan.
-
-        drawn: for so many items in windows a later round draws, held or not; round 0 for none without a sum. Each part
-        of a run has its share of `Rounds.false_names` and of the false sizes, as if all parts drew for as many.
-        """
-        rounds, prices = self.paid_rounds, self.prices_of_rounds[number]
-        error = size_error_of_round(self.paid_contributions, rounds)
-        if number == 0:
-            likely_noise = smallest_size_margin(prices, error, self.max_users, 0, rounds.units[0])
-            return RoundTerms(self.threshold, likely_noise, self.largest_in_rounds[0], prices.spacing)
-        return terms_of_later(prices, rounds, number, error, -(-drawn * self.schedule.horizon // windows))
-
-    def terms_of_sizing(self, drawn: int, windows: int) -> RoundTerms:
-        """Of the sizing round, of so many named items in windows. threshold: from where on a size is stated."""
-        error = size_error_of_round(self.paid_contributions, self.paid_rounds)
-        drawn = -(-drawn * self.schedule.horizon // windows)
-        return terms_of_sizing(self.prices_of_rounds[-1], self.paid_rounds, error, drawn)
-
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
         """The largest weight that a user can have in each round."""
@@ -347,8 +325,7 @@ class Plan(Budget):
         was named lately; with rounds in its block, else held in this window alone. probability: at least 1/2.
         """
         if self.rounds is not None:
-            first = None if followed else self.threshold
-            return found_in_rounds(self.prices_of_rounds, self.rounds, first, contributions, probability)
+            return found_in_rounds(self, contributions, probability, followed=followed)
         threshold = self.followed_threshold if followed else self.threshold
         prices = self.paid_contributions.prices
         return max(1, found_from(prices, threshold, contributions, probability))
@@ -368,17 +345,7 @@ class Plan(Budget):
 
         A file is hostile input: an error shows one line and little.
         """
-        return read_record(cls, unsealed(text), "the plan")
-
-    def _repr_html_(self) -> str:
-        """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
-        schedule, rows = as_fields(self.schedule), [("charge", self.charge_in_words)]
-        rows += [(name, format_utc(schedule[f"{name}_seconds"] * MICROS_PER_SECOND)) for name in ("start", "end")]
-        rows += [(name, f"{schedule[f'{name}_seconds']:,} s") for name in ("window", "slide")]
-        for name, value in as_fields(self).items():
-            inner = {f"{name}: {each}": of for each, of in value.items()} if isinstance(value, dict) else {name: value}
-            rows += [row for row in inner.items() if name != "schedule" and not isinstance(row[1], tuple)]
-        return html_table(self.guarantee, (), rows)
+        return record_of(cls, unsealed(text), "the plan")
 
 
 def plan_for(charge: str | None = None, **choices: Any) -> Plan:

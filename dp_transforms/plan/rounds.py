@@ -11,18 +11,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.paid_tests import SHAPES
-from dp_transforms.accounting.price_list import PriceList, found_from
+from dp_transforms.accounting.price_list import PriceList, found_from, smallest_size_margin
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import shown
 from dp_transforms.errors import InputError
-from dp_transforms.plan.records import MOST_CONTRIBUTIONS, PaidContributions, Rounds
+from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
+
+if TYPE_CHECKING:
+    from dp_transforms.plan.plan import Plan
 
 REPLAY, PARTS, STREAM = USES = ("replay", "parts", "stream")
 TESTS_OF_ROUNDS = 10  # times the most contributions: so many tests all rounds pay for, and each for its part of them
@@ -115,35 +118,48 @@ def most_of_sizing_test(rounds: Rounds) -> int:
     return rounds.units[-1] // FEWEST_SIZED
 
 
-def size_error_of_round(paid: PaidContributions, rounds: Rounds) -> float:
-    """Of each round, and of the sizing round."""
-    return paid.size_error / (len(rounds.units) + 1)
-
-
-def likely_noise_of(noise: ExponentialPower, size_error: float, drawn: int) -> int:
-    """Where it is known for how many is drawn: the noise of any of them is larger with this probability at most."""
-    return noise.smallest_margin(size_error / max(1, drawn)) - 1
-
-
 def threshold_of_round(noise: ExponentialPower, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
     return noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
 
 
-def terms_of_later(prices: PriceList, rounds: Rounds, number: int, size_error: float, drawn: int) -> RoundTerms:
-    """Of a round that draws for so many in a run."""
+def terms_of_round(plan: Plan, number: int, drawn: int, windows: int) -> RoundTerms:
+    """Of a round over blocks in so many windows, a function of what was named before, and of the plan.
+
+    drawn: for so many items in windows a later round draws, held or not; round 0 for none without a sum. Each part of a
+    run has its share of `Rounds.false_names` and of the false sizes, as if all parts drew for as many.
+    """
+    rounds, prices, largest = plan.paid_rounds, plan.prices_of_rounds[number], plan.largest_in_rounds[number]
+    if number == 0:
+        likely_noise = smallest_size_margin(prices, _size_error(plan), plan.max_users, 0, rounds.units[0])
+        return RoundTerms(plan.threshold, likely_noise, largest, prices.spacing)
+    drawn = _drawn_in_run(plan, drawn, windows)
     threshold = threshold_of_round(prices.noise, rounds, drawn)
     least = threshold - prices.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
-    likely_noise = likely_noise_of(prices.noise, size_error, drawn)
-    return RoundTerms(threshold, likely_noise, largest_weight(prices, rounds.units[number]), prices.spacing, least)
+    return RoundTerms(threshold, _likely_noise(plan, prices, drawn), largest, prices.spacing, least)
 
 
-def terms_of_sizing(prices: PriceList, rounds: Rounds, size_error: float, drawn: int) -> RoundTerms:
-    """The same of the sizing round. threshold: from where on a size is stated."""
-    likely_noise = likely_noise_of(prices.noise, size_error, drawn)
-    largest = largest_weight(prices, max(prices.units[0], most_of_sizing_test(rounds)))
+def terms_of_sizing(plan: Plan, drawn: int, windows: int) -> RoundTerms:
+    """Of the sizing round, of so many named items in windows. threshold: from where on a size is stated."""
+    prices = plan.prices_of_rounds[-1]
+    likely_noise = _likely_noise(plan, prices, _drawn_in_run(plan, drawn, windows))
+    largest = largest_weight(prices, max(prices.units[0], most_of_sizing_test(plan.paid_rounds)))
     threshold = likely_noise + (FEWEST_STATED - 1) * largest + 1
     return RoundTerms(threshold, likely_noise, largest, prices.spacing)
+
+
+def _size_error(plan: Plan) -> float:
+    """Of each round, and of the sizing round."""
+    return plan.paid_contributions.size_error / (len(plan.paid_rounds.units) + 1)
+
+
+def _drawn_in_run(plan: Plan, drawn: int, windows: int) -> int:
+    return -(-drawn * plan.schedule.horizon // windows)
+
+
+def _likely_noise(plan: Plan, prices: PriceList, drawn: int) -> int:
+    """Where it is known for how many is drawn: the noise of any of them is larger with this probability at most."""
+    return prices.noise.smallest_margin(_size_error(plan) / max(1, drawn)) - 1
 
 
 def largest_weight(prices: PriceList, units: int) -> int:
@@ -151,31 +167,31 @@ def largest_weight(prices: PriceList, units: int) -> int:
     return int(prices.listed.largest(np.array([units]))[0][0])
 
 
-def found_in_rounds(
-    prices: Sequence[PriceList], rounds: Rounds, threshold: int | None, number: int, probability: float
-) -> int:
+def found_in_rounds(plan: Plan, number: int, probability: float, *, followed: bool) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
-    the run: in its block by this threshold, None if it was, then not left out, and named in the last round, which draws
-    for a million. prices: of each round."""
+    the run: in its block, unless it was named there (followed), then not left out, and named in the last round, which
+    draws for a million."""
+    rounds, prices = plan.paid_rounds, plan.prices_of_rounds
     asked, missed = [(-1, threshold_of_round(prices[-1].noise, rounds, LIKELY_DRAWN))], 1 - probability
     users = 1
     if leaves_out(rounds, len(rounds.units) - 2):
         least = threshold_of_round(prices[-2].noise, rounds, LIKELY_DRAWN) - prices[-2].spacing
-        users = _found_from(prices[-2], rounds.units[-2], least, number, 1 - missed * _LEFT_OUT)
+        users = _found_from(plan, -2, least, number, 1 - missed * _LEFT_OUT)
         missed *= 1 - _LEFT_OUT
-    if threshold is not None:
-        asked.append((0, threshold))
+    if not followed:
+        asked.append((0, plan.threshold))
     of_each = 1 - missed / len(asked)
-    return max(users, *(_found_from(prices[at], rounds.units[at], least, number, of_each) for at, least in asked))
+    return max(users, *(_found_from(plan, at, least, number, of_each) for at, least in asked))
 
 
-def found_in_block(prices: PriceList, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
-    """The same of an item in a block, if each user has so many items in blocks. prices: of the first round."""
-    return _found_from(prices, rounds.units[0], threshold, number, probability)
+def found_in_block(plan: Plan, number: int, probability: float) -> int:
+    """The same of an item in a block, if each user has so many items in blocks."""
+    return _found_from(plan, 0, plan.threshold, number, probability)
 
 
-def _found_from(prices: PriceList, units: int, threshold: int, number: int, probability: float) -> int:
-    return found_from(prices, threshold, number, probability, reserved=BUDGET_UNITS - units)
+def _found_from(plan: Plan, at: int, threshold: int, number: int, probability: float) -> int:
+    reserved = BUDGET_UNITS - plan.paid_rounds.units[at]
+    return found_from(plan.prices_of_rounds[at], threshold, number, probability, reserved=reserved)
 
 
 def rounds_by_shape(shape: float) -> tuple[tuple[int, ...], tuple[float, ...]]:

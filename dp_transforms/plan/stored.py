@@ -6,7 +6,6 @@ made is a missing record. What is read is hostile: errors show one line and litt
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -16,23 +15,25 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from dp_transforms.checks import check_whole, is_whole, shown
+from dp_transforms.checks import check_range, check_whole, shown
 
 FORMAT_VERSION = 5
 _MOST_NUMBERS = 1_000
 _SMALLEST = -(2**62)
+_LARGEST = 1e308
 _WRITE_ONE = "Write one with `shh plan --output`."
 _R = TypeVar("_R")
 
 
 class Record:
-    """Base of records: every field has the type that is declared, so that 2 and 2.0 make one plan."""
+    """Base of records: every field has the type that is declared, so that 2 and 2.0 make one plan. Objects and lists of
+    JSON become the records and tuples that are declared."""
 
     def __post_init__(self) -> None:
         for name, (kind, may_miss) in _fields_of(cast(Any, type(self))).items():
             value = getattr(self, name)
             if value is not None or not may_miss:
-                object.__setattr__(self, name, _checked(name, value, kind))
+                object.__setattr__(self, name, _as_declared(name, value, kind))
 
 
 @functools.cache
@@ -46,31 +47,33 @@ def _fields_of(record: Any) -> Mapping[str, tuple[Any, bool]]:
     return found
 
 
-def _checked(name: str, value: Any, kind: Any) -> Any:
+def _as_declared(name: str, value: Any, kind: Any, least: int = _SMALLEST) -> Any:
+    """Numbers of a list are at least 1."""
     if kind is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"{name} must be a number, got {shown(value)}.")
-        try:
-            return float(value)
-        except OverflowError:
-            raise ValueError(f"{name} must be a finite number, got a larger one.") from None
+        return check_range(name, value, -_LARGEST, _LARGEST)
     if kind is int:
-        return check_whole(name, value, _SMALLEST)
+        return check_whole(name, value, least)
     if typing.get_origin(kind) is tuple:
-        is_pair, of_each = ... not in typing.get_args(kind), typing.get_args(kind)[0]
-        if not isinstance(value, (list, tuple)) or len(value) > _MOST_NUMBERS or (is_pair and len(value) != 2):
-            some = "a pair of" if is_pair else f"at most {_MOST_NUMBERS:,}"
-            raise ValueError(f"{name} must be {some} {_names_of(of_each)}, got {shown(value)}.")
-        if of_each is not int:
-            return tuple(_checked(f"each of {name}", each, of_each) for each in value)
-        return tuple(check_whole(f"each of {name}", each, 1) for each in value)
+        of_each, rest = typing.get_args(kind)
+        length = f"at most {_MOST_NUMBERS:,}" if rest is ... else "two"
+        if not isinstance(value, (list, tuple)) or (len(value) > _MOST_NUMBERS if rest is ... else len(value) != 2):
+            raise ValueError(f"{name} must be a list of {length} entries, got {shown(value)}.")
+        return tuple(_as_declared(f"each of {name}", each, of_each, 1) for each in value)
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return record_of(cast("type[Any]", kind), value, name)
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}, got {shown(value)}.")
     return value
 
 
-def _names_of(kind: Any) -> str:
-    return "whole numbers" if kind is int else f"{kind.__name__} records"
+def record_of(record: type[_R], fields: Mapping[str, Any], name: str) -> _R:
+    """The record of what `as_fields` gave and JSON kept. name: of the record, for errors. Raises ValueError."""
+    known = _fields_of(cast(Any, record))
+    needed = {field for field, (_, may_miss) in known.items() if not may_miss}
+    if not needed <= fields.keys() <= known.keys():
+        wrong = shown(", ".join(sorted(needed - fields.keys() | fields.keys() - known.keys())))[1:-1]
+        raise ValueError(f"{name} has missing or unknown fields: {wrong}. {_WRITE_ONE}")
+    return record(**fields)
 
 
 def as_fields(record: Any) -> dict[str, Any]:
@@ -83,30 +86,6 @@ def _stored(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_stored, value))
     return as_fields(value) if dataclasses.is_dataclass(value) else value
-
-
-def read_record(record: type[_R], stored: object, name: str) -> _R:
-    """The record of what `as_fields` gave and JSON kept. name: of the record, for errors. Raises ValueError."""
-    if not isinstance(stored, dict):
-        raise ValueError(f"{name} must be an object, got {shown(stored)}. {_WRITE_ONE}")
-    left, values = dict(stored), {}
-    for field, (kind, may_miss) in _fields_of(cast(Any, record)).items():
-        if field not in left:
-            if not may_miss:
-                left[field] = None
-            continue
-        value = left.pop(field)
-        if value is None:
-            raise ValueError(f"{field} must not be null: leave it out. {_WRITE_ONE}")
-        of_each = next(iter(typing.get_args(kind)), None)
-        if dataclasses.is_dataclass(of_each) and isinstance(value, list):
-            value = [read_record(cast(Any, of_each), each, f"each of {field}") for each in value]
-        is_record = dataclasses.is_dataclass(kind)
-        values[field] = read_record(kind, value, field) if is_record else value
-    if left:
-        wrong = shown(", ".join(sorted(left)))[1:-1]
-        raise ValueError(f"{name} has missing or unknown fields: {wrong}. {_WRITE_ONE}")
-    return record(**values)
 
 
 def fingerprint_of(fields: Mapping[str, Any]) -> str:
@@ -144,14 +123,11 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     """
     try:
         fields = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
-    except _RefusedJsonError as error:
-        raise ValueError(f"the plan {error}. {_WRITE_ONE}") from None
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise ValueError(f"the plan is not JSON text as `shh plan` writes it. {_WRITE_ONE}")
-    version = fields.get("format_version")
-    if not is_whole(version) or version != FORMAT_VERSION:
+    if fields.get("format_version") != FORMAT_VERSION:
         raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. {_WRITE_ONE}")
     if fields.pop("fingerprint", None) != fingerprint_of(fields):
         raise ValueError(f"the plan was changed after `shh plan` wrote it: the fingerprint is wrong. {_WRITE_ONE}")
@@ -159,17 +135,12 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     return fields
 
 
-class _RefusedJsonError(Exception):
-    """What the standard parser lets pass: fields named twice, of which readers may take either; NaN; infinities."""
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a field that is there twice a reader may take either."""
     fields = dict(pairs)
-    if len(fields) != len(pairs):
-        twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
-        raise _RefusedJsonError(f"has the field {shown(twice)} twice")
-    return fields
+    return fields if len(fields) == len(pairs) else _refuse("twice")
 
 
-def _refuse(name: str) -> Any:
-    raise _RefusedJsonError("contains NaN or an infinity")
+def _refuse(_: str) -> Any:
+    """Also NaN and infinities, which the standard parser lets pass."""
+    raise ValueError

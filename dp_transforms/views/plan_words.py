@@ -75,7 +75,7 @@ def _found_from(plan: Plan, contributions: int) -> tuple[int, str]:
     """With rounds of a block, and then of its windows, in words."""
     if plan.rounds is None:
         return plan.found_from(contributions, FOUND), ""
-    in_block = found_in_block(plan.prices_of_rounds[0], plan.rounds, plan.threshold, contributions, FOUND)
+    in_block = found_in_block(plan, contributions, FOUND)
     return in_block, f" (and then in its windows from {plan.found_from(contributions, FOUND, followed=True):,} on)"
 
 

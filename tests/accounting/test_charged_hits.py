@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from fractions import Fraction
 
 import pytest
 
@@ -48,22 +47,3 @@ def test_a_plan_with_one_digit_too_little_is_refused(mode):
     assert dataclasses.replace(plan, delta=total).delta == total
     with pytest.raises(ValueError, match="must add up to at most"):
         dataclasses.replace(plan, delta=math.nextafter(total, 0))
-
-
-@pytest.mark.parametrize("share", ["hash", "sampling"])
-def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share):
-    plan = plan_of("hits")
-    low, high = 0.0, getattr(plan.shares, share)
-    while math.nextafter(low, 1) < high:  # the least that is accepted
-        middle = (low + high) / 2
-        try:
-            with_changes(plan, {f"shares.{share}": middle})
-            high = middle
-        except ValueError:
-            low = middle
-    draws = 2 * plan.queries_per_user * Fraction(plan.hits.noise.total_variation)
-    wanted = {
-        "hash": Fraction(plan.max_users, 2**64) + Fraction(plan.max_items**2, 2**128),
-        "sampling": Fraction(1 + math.exp(plan.epsilon)) * draws,
-    }[share]
-    assert high == pytest.approx(float(wanted), rel=1e-14, abs=0)

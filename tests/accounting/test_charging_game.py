@@ -14,8 +14,8 @@ from dp_transforms.accounting.charging_game import (
     charging_game_delta,
     charging_game_deltas,
 )
-from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
+from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
 from tests.reference.charging_game import (
     capped_game_delta,
     game_by_iteration,
@@ -159,13 +159,18 @@ def test_the_accountant_is_a_curve_that_falls_and_its_inverse():
     assert epsilons == sorted(epsilons)
 
 
-def test_extreme_numbers_neither_hang_nor_overflow():
-    assert 0 <= GameAccountant(1e-9, 0.4, 1).delta(1.0) < 1e-100
-    assert 0.9 < GameAccountant(30.0, not_prior_probability(30.0), 1).delta(0.5) <= 1.0
-    assert optimal_composition_delta(700.0, 3, 1.0) == pytest.approx(1.0)
-
-
 EACH, Q, HITS = 0.2, 0.3, 4
+
+
+@pytest.mark.parametrize(
+    ("accountant", "epsilon"),
+    [(GameAccountant(EACH, Q, HITS), 6), (calibrate_threshold_monitor(2.0, 1e-6, HITS), 2)],
+    ids=["game", "printed"],
+)
+def test_an_epsilon_without_a_fraction_drops_no_fraction_of_a_running_figure(accountant, epsilon):
+    first, *_, last = accountant.epsilon_after_hits(epsilon, 1e-6)
+    assert 0 < first < last <= epsilon
+    assert first % 1 > 0
 
 
 def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total():

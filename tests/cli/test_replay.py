@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import replay
+from dp_transforms import Plan, WindowSchedule, replay
 from dp_transforms.cli.options import OF_PROGRAMS, Options, Program, fields_of
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.reports import read_report_file
@@ -252,10 +252,11 @@ def test_several_item_fields_give_the_bytes_of_a_log_that_was_joined_beforehand(
     assert " 1 unreadable" in done.stderr
     assert sorted(items(folder / "report.jsonl")[0]) == ["DE / 0", "DE / 1", "FR / 0", "FR / 1"]
     joined = log.append_column("item", pc.binary_join_element_wise(country, pages, " / ")).slice(0, 1599)
-    words = {"epsilon": 8, "delta": 1e-6, "usual_contributions": (1, 2), "most_contributions": 20, "window": "1h"}
-    words |= {"start": "2026-01-01", "end": "2026-01-01T06:00:00Z"}
+    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-01T06:00:00Z", "1h")
+    few = {"usual_contributions": (1, 2), "most_contributions": 20}
+    plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule, **few)
     with drawn_as(key, read_report_file(str(folder / "report.jsonl"))[0].run_id):
-        replay(joined, **words).write(folder / "table.jsonl")
+        replay(joined, plan).write(folder / "table.jsonl")
     assert (folder / "table.jsonl").read_bytes() == (folder / "report.jsonl").read_bytes()
     job = Program("job", params=list(OF_PROGRAMS))
     for fields, item in ((given[:4], ("country", "page")), (("--item_field=page",), "page"), ((), "item")):

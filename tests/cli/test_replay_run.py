@@ -55,7 +55,9 @@ def test_a_small_file_that_may_hold_much_is_replayed_by_a_worker(tmp_path):
     write_parquet(rows, [("u", "i", 0)] * 150_000)
     assert max(packed.stat().st_size, rows.stat().st_size) < machine.SMALL_LOG_BYTES
     cases = ((packed, PLAN), (rows, PLAN), (rows, SLIDING))
-    assert [replay_request(log, plan, "r.avro", None).spread.number > 0 for log, plan in cases] == [True, False, True]
+    requests = [(replay_request(log, plan, "r.avro", None), plan) for log, plan in cases]
+    sizes = [machine.bytes_in_windows(request.chunks, plan.schedule) for request, plan in requests]
+    assert [size >= machine.SMALL_LOG_BYTES for size in sizes] == [True, False, True]
 
 
 def _own_memory(command):
@@ -74,13 +76,13 @@ def _own_memory(command):
 @pytest.mark.parametrize("users", [1, 134_000])
 def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path, users):
     """134,000 labels of 16,378 bytes, of one user or of many. They ended the run, after 8.5 GB: Arrow's texts end at
-    2^31 bytes. The processes may have 1.25 GB of their own; what they share is what --memory leaves, 0.3 GB."""
+    2^31 bytes. The processes may have 1.25 GB of their own."""
     line = b'{"user":"u%d","item":"%s%07d","timestamp":"2026-01-01T00:00:01Z"}\n'
     with gzip.open(tmp_path / "log.jsonl.gz", "wb", compresslevel=1) as file:
         for n in range(134_000):
             file.write(line % (n % users, b"x" * 16_371, n))
     words = ["replay", "log.jsonl.gz", "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
-    words += ["--epsilon", "2", "--delta", "1e-9", "--memory", "1GB", "--output", "report.jsonl"]
+    words += ["--epsilon", "2", "--delta", "1e-9", "--output", "report.jsonl"]
     quiet, most = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}, 0
     with python("-m", "dp_transforms.cli.main", *words, cwd=tmp_path, **quiet) as process:
         while process.poll() is None:

@@ -1,6 +1,5 @@
-"""The columns of mode `looks`, driven as the DoFns drive them, name what the oracle names; the namer at its edges."""
+"""A replay by contributions in one round names what the oracle names; the namer at its edges."""
 
-import itertools
 import random
 
 import numpy as np
@@ -9,71 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.core import steps
-from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import FollowedItems, NamedItems
-from dp_transforms.core.pack_contributions import contributions_of_events
-from dp_transforms.core.public_items import EmptyItems
-from tests.helpers.core_runs import EVENT, MICROS, START, WINDOWS, domain_table, shuffled
+from dp_transforms.core.named_items import FollowedItems
+from tests.helpers.core_runs import EVENT, MICROS, START, WINDOWS, replayed
 from tests.helpers.naming_runs import naming_settings
-from tests.helpers.small_runs import SECRET, batches_of
+from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import changed
 from tests.reference.budgets import replay_weights
-from tests.reference.contributions import oracle_names
-
-
-def published(named, chosen):
-    """(window, item, level, users) of the reports."""
-    return sorted(
-        (window, hitter.item, hitter.level, hitter.at_least_users)
-        for window, report in named.window_reports(chosen, chosen.stream)
-        for hitter in report.heavy_hitters
-    )
-
-
-def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, domain=(), most_bytes=10**6):
-    """The path of an event of a replay. cuts: windows before which the namer starts anew, from the known items."""
-    keys = chosen.stream_keys(SECRET)
-    order = order or random.Random(0)
-    horizon = chosen.schedule.horizon
-    by_users = {}
-    by_items = {shard: [] for shard in range(shards)}
-    table = domain_table(domain, keys)
-    if table is not None:
-        empty_items = EmptyItems(table, ItemNamer(chosen, keys).empty_item_tail, keys.empty_item_uniforms())
-        for shard in range(shards):
-            by_items[shard] += empty_items.without_sums(0, horizon, shard, shards).messages(most_bytes)
-    for batch in batches_of(log, batch_size):
-        if table is not None:
-            batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
-        for _, shard, pairs in contributions_of_events(
-            batch, chosen.schedule, keys, windows_per_range=horizon, shards=shards
-        ):
-            by_users.setdefault(shard, []).append(pairs.to_bytes())
-    for blobs in shuffled(by_users.values(), order):
-        pairs = Contributions.of_messages(shuffled(blobs, order))
-        added = ItemSums.of_weights(pairs, steps.replay_weights(pairs, chosen, keys), keys)
-        for shard, sums in added.by_shard(shards):
-            by_items[shard] += sums.messages(most_bytes)
-    namer, parts = ItemNamer(chosen, keys), []
-    for blobs in by_items.values():
-        sums = ItemSums.of_messages(shuffled(blobs, order))
-        known = FollowedItems.none()
-        bounds = [0, *sorted({cut for cut in cuts if 0 < cut < horizon}), horizon]
-        for first, end in itertools.pairwise(bounds):
-            low, high = np.searchsorted(sums.windows, [first, end])
-            named = namer.name_windows(sums.select(slice(low, high)), known, first, end)
-            known = FollowedItems.merge(
-                [
-                    FollowedItems.from_bytes(cell)
-                    for cell in shuffled(known.after(named, end, chosen.followed_for).to_chunks(), order)
-                ]
-            )
-            parts.append(NamedItems.from_bytes(named.to_bytes()))
-    return NamedItems.merge(shuffled(parts, order))
+from tests.reference.contributions import oracle_names, reports_of
 
 
 @given(
@@ -87,14 +31,10 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     sliding=st.sampled_from([1, 3]),
     shards=st.integers(1, 7),
     batch_size=st.integers(1, 130),
-    cuts=st.lists(st.integers(1, 7)),
-    most_bytes=st.sampled_from([1, 200, 10**6]),
-    order=st.randoms(use_true_random=False),
 )
 def test_columns_equal_the_oracle(
-    log, domain, most_tests, threshold, known_share, forget_after, spacing, sliding, shards, batch_size, cuts,
-    most_bytes, order,
-):  # fmt: skip
+    log, domain, most_tests, threshold, known_share, forget_after, spacing, sliding, shards, batch_size
+):
     chosen = naming_settings(
         WINDOWS,
         most_tests=most_tests,
@@ -105,20 +45,14 @@ def test_columns_equal_the_oracle(
         sliding=sliding,
         domain=domain,
     )
-    found = run_replay(
-        log, chosen, shards=shards, batch_size=batch_size, cuts=cuts, order=order, domain=domain, most_bytes=most_bytes
-    )
-    assert published(found, chosen) == expected(log, chosen, domain)
+    found = replayed(log, chosen, shards=shards, batch_size=batch_size, domain=domain)
+    assert found == reports_of(oracle_of(log, chosen, domain), chosen)
 
 
 def oracle_of(log, chosen, domain=()):
     keys = chosen.stream_keys(SECRET)
     log = [event for event in log if not domain or event[1] in domain]
     return oracle_names(replay_weights(log, chosen, keys), chosen, keys, domain)
-
-
-def expected(log, chosen, domain=()):
-    return sorted(named.published for named in oracle_of(log, chosen, domain))
 
 
 def busy_log(seed):
@@ -144,8 +78,7 @@ def test_columns_equal_the_oracle_on_busy_logs():
         )
         log = busy_log(seed)
         of_run = oracle_of(log, chosen)
-        found = run_replay(log, chosen, shards=3, batch_size=70, cuts=range(seed, 40, 7))
-        assert published(found, chosen) == sorted(entry.published for entry in of_run)
+        assert replayed(log, chosen, shards=3, batch_size=70) == reports_of(of_run, chosen)
         named += of_run
         again += sum(not entry.was_known for entry in of_run) - len({entry.item for entry in of_run})
     assert again > 3

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dp_transforms import WindowSchedule
+from dp_transforms.core import item_namer
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
@@ -21,7 +22,7 @@ from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
-from dp_transforms.plan.rounds import RoundTerms
+from dp_transforms.plan.rounds import RoundTerms, terms_of_round
 from dp_transforms.reports.report_records import checked_report
 from tests.helpers.core_runs import START
 from tests.helpers.modes import units_of_shares
@@ -42,7 +43,6 @@ from tests.helpers.rounds_runs import (
     trial_with_rounds,
 )
 from tests.helpers.small_runs import SECRET
-from tests.helpers.trial_plan import TrialPlan
 from tests.reference.contributions import reports_of
 from tests.reference.rounds import RoundsOracle
 
@@ -76,7 +76,7 @@ def test_the_level_of_a_block_is_at_least_1_whatever_shares_are_declared():
         for shares in itertools.product((2, 10, 34, 60, 99), repeat=later):  # of what is left
             rounds = Rounds(block_seconds=40, units=units_of_shares(*shares, 100), false_names=0.5)
             trial = dataclasses.replace(trial_with_rounds(), rounds=rounds)
-            terms = trial.terms_of_round(0, 0, WINDOWS)
+            terms = terms_of_round(trial, 0, 0, WINDOWS)
             noisy_sums = np.arange(terms.threshold, 20 * terms.threshold)
             levels, _ = levels_and_sizes(noisy_sums, terms.threshold, trial, terms)
             assert levels[0] >= 1
@@ -136,18 +136,10 @@ def test_a_contribution_is_drawn_for_in_each_round_whether_anybody_makes_it_or_n
         assert len(others ^ with_somebody) <= 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _AnySize(TrialPlan):
-    """A size is stated from a noisy sum of 1 on."""
-
-    def terms_of_sizing(self, drawn, windows):
-        return RoundTerms(1, -9, 1, 25)
-
-
-def test_a_sizing_test_is_drawn_for_whether_anybody_adds_to_the_item_or_not():
-    """And what becomes of others does not follow who holds one."""
-    plain = trial_with_rounds()
-    trial = _AnySize(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
+def test_a_sizing_test_is_drawn_for_whether_anybody_adds_to_the_item_or_not(monkeypatch):
+    """And what becomes of others does not follow who holds one. A size is stated from a noisy sum of 1 on."""
+    monkeypatch.setattr(item_namer, "terms_of_sizing", lambda *_: RoundTerms(1, -9, 1, 25))
+    trial = trial_with_rounds()
     named = named_in_blocks(trial, [str(number) for number in range(2000)])
     lone = ItemSums(*np.array([[0], [7], [4000]]), np.array([[1, 2]], dtype=np.uint64), named.table).select(slice(None))
     namer, drawn = ItemNamer(trial, trial.stream_keys(SECRET), 3), np.full(2000, 2000)
@@ -160,7 +152,7 @@ def test_a_sizing_test_is_drawn_for_whether_anybody_adds_to_the_item_or_not():
 def test_thresholds_follow_how_many_are_drawn_for_in_all_shards_and_not_who_holds_them():
     plan = calibrated()
     horizon = plan.schedule.horizon
-    thresholds = [plan.terms_of_round(1, drawn, horizon).threshold for drawn in (0, 10, 75, 76, 1000)]
+    thresholds = [terms_of_round(plan, 1, drawn, horizon).threshold for drawn in (0, 10, 75, 76, 1000)]
     assert thresholds[0] == thresholds[2] < thresholds[3] < thresholds[4]
     trial = trial_with_rounds(false_names=2)
     in_block = named_in_blocks(trial, [str(number) for number in range(2000)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.randomness import StreamKeys
+from dp_transforms.core.randomness import IdKeys
+from dp_transforms.core.window_report import WindowReport
+from dp_transforms.local.pool import ThisProcess
+from dp_transforms.local.replay import LocalReplay
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.small_runs import SECRET, batches_of
+from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import hits_trial
+from tests.reference.log import Event
 
 MICROS = 1_000_000
 START = 1_000
 WINDOWS = 6
-_Entry = TypeVar("_Entry")
 
 EVENT = st.tuples(
     st.sampled_from([*(f"u{number}" for number in range(9)), "ü☃", "7"]),
@@ -90,11 +95,25 @@ def busy_log(seed, events=400):
     ]
 
 
-def domain_table(domain: Collection[str], keys: StreamKeys) -> ItemTable | None:
-    return ItemTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)[0] if domain else None
+class AnyItems(NamedTuple):
+    """A public list of any labels, in the place of a `PublicItemsSource`."""
+
+    labels: Collection[str]
+
+    def table(self, keys: IdKeys) -> ItemTable:
+        return ItemTable.of_labels(pa.array(self.labels, pa.string()), keys.hash_items)[0]
 
 
-def shuffled(entries: Iterable[_Entry], order: random.Random) -> list[_Entry]:
-    entries = list(entries)
-    order.shuffle(entries)
-    return entries
+def replayed(
+    log: Iterable[Event],
+    trial: TrialPlan,
+    *,
+    shards: int | None = None,
+    batch_size: int = 1000,
+    domain: Collection[str] = (),
+) -> list[WindowReport]:
+    """What the driver of this machine makes of a log, in this process."""
+    public: Any = AnyItems(domain) if domain else None
+    run: Any = trial
+    replay = LocalReplay(run, ThisProcess(SECRET), public_items=public, shards=shards)
+    return replay.take(list(batches_of(log, batch_size))).reports

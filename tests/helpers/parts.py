@@ -43,8 +43,8 @@ class Parts:
         part, after = self._next(end), self.folder / f"state-{len(self.states)}"
         run = PlannedRun(plan=self.plan, stream="events", run_id=RUN_ID)
         items = PublicItemsSource.of_plan(self._public_items, self.plan)
-        replay = LocalReplay(run=run, public_items=items, part=part, shards=shards)
-        made = replay.of_batches(batches_of(log, batch), workers or ThisProcess(SECRET))
+        replay = LocalReplay(run, workers or ThisProcess(SECRET), public_items=items, part=part, shards=shards)
+        made = replay.take(list(batches_of(log, batch)))
         header = StateHeader(RUN_ID, end)
         write_next_state(after, header, part, made.handed_over, self.plan.followed_for, SEALING_KEY)
         self.counts = made.counts

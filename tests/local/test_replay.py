@@ -55,7 +55,7 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
 def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
     plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
-        LocalReplay(run=PlannedRun(plan=plan, stream="events", run_id="r"), part=RunPart(3, 13))
+        LocalReplay(PlannedRun(plan=plan, stream="events", run_id="r"), ThisProcess(SECRET), part=RunPart(3, 13))
     rounds = plan_in_rounds(plan.schedule, delta=1e-6, usual_contributions=(1, 10))
     for in_order in (
         lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=StreamClock(), run_id="r", noise_key="k"),

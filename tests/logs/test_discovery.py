@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, check_unchanged, estimate_log, find_log_chunks
+from dp_transforms.logs import EventFields, EventFileError, check_unchanged, estimate_events, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.log_chunk import FileState
 from tests.helpers.event_files_oracle import read_all, write_csv, write_json
@@ -77,7 +77,7 @@ def test_a_log_without_rows_is_no_error(tmp_path, name, content):
     """Else one user's only row would decide between an error and a report."""
     (tmp_path / name).write_text(content)
     assert read_all(str(tmp_path / name)) == ([], {})
-    assert estimate_log(find_log_chunks([str(tmp_path)], EventFields()), EventFields()).events == 0
+    assert estimate_events(find_log_chunks([str(tmp_path)], EventFields()), EventFields()) == 0
 
 
 def test_errors_are_one_line_and_cross_process_boundaries(tmp_path):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks
+from dp_transforms.logs import EventFields, EventFileError, estimate_events, find_log_chunks
 from dp_transforms.logs.discovery import cut_chunks, list_stored_logs, read_log_chunk
 from dp_transforms.stores import object_stores, remote_files
 from tests.helpers.event_files_oracle import read_chunks
@@ -93,7 +93,7 @@ def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, nam
     assert len(events) == len(ROWS)
     assert [chunk.groups for chunk in stored] == [chunk.groups for chunk in local]
     assert sum(chunk.bytes for chunk in stored) == len(FORMATS[name])
-    assert estimate_log(stored, FIELDS).events == pytest.approx(len(ROWS), rel=0.05)
+    assert estimate_events(stored, FIELDS) == pytest.approx(len(ROWS), rel=0.05)
 
 
 def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3, bucket):

@@ -18,7 +18,7 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.user_budgets import BudgetPacing
 from dp_transforms.plan.calibration import checked_contributions, later_tests_of
 from dp_transforms.plan.records import Rounds
-from dp_transforms.plan.rounds import threshold_of_round, why_one_round
+from dp_transforms.plan.rounds import terms_of_round, terms_of_sizing, threshold_of_round, why_one_round
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
 from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import SCHEDULE, calibrated
@@ -183,9 +183,9 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
     the error: four rounds, and second looks."""
     plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
     looks, most = plan.paid_contributions, plan.paid_contributions.size_error / 5
-    second = plan.terms_of_sizing(drawn, windows)
+    second = terms_of_sizing(plan, drawn, windows)
     assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:3]).tolist() == [0, 5]
-    for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 64)):
+    for terms, paid in ((terms_of_round(plan, 2, drawn, windows), units[2]), (second, units[3] // 64)):
         listed = zip(looks.weights, looks.units, strict=True)
         assert terms.largest_weight == max(weight for weight, price in listed if price <= paid)
         errors = [drawn * SCHEDULE.horizon / windows * looks.noise.upper_tail(terms.likely_noise + n) for n in (1, 0)]
@@ -199,7 +199,7 @@ def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the
     for shares, leaves_out in choices.items():
         plan = calibrated(units=units_of_shares(*shares))
         for number in range(len(plan.paid_rounds.units)):
-            terms = plan.terms_of_round(number, 1000, 24)
+            terms = terms_of_round(plan, number, 1000, 24)
             below = terms.threshold - plan.paid_contributions.spacing
             assert terms.least == (below if number in leaves_out else None)
 
@@ -207,7 +207,7 @@ def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the
 def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
     """It is not known how many items are held, so the looks of users pay for wrong sizes."""
     plan = calibrated()
-    looks, paid, terms = plan.paid_contributions, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
+    looks, paid, terms = plan.paid_contributions, plan.paid_rounds.units[0], terms_of_round(plan, 0, 0, 24)
     payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
     assert payable[-1][0] == terms.largest_weight
 
@@ -227,7 +227,7 @@ def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_o
     users, tail = plan.found_from(looks, followed=True), plan.paid_contributions.noise.upper_tail
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
-        terms = plan.terms_of_round(number, 10**6, SCHEDULE.horizon)
+        terms = terms_of_round(plan, number, 10**6, SCHEDULE.horizon)
         weight = int(plan.paid_contributions.prices.listed.largest(np.array([units // looks]))[0][0])
         named = tail(terms.threshold - users * weight)
         found += is_left * named
@@ -243,8 +243,8 @@ def test_all_parts_together_have_the_false_names_of_one_run():
     plan = calibrated()
     horizon, noise = plan.schedule.horizon, plan.paid_contributions.noise
     for drawn in (1000, 10**6):
-        whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
-        assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
+        whole, night = terms_of_round(plan, 1, drawn, horizon), terms_of_round(plan, 1, drawn, 24)
+        assert night.threshold == terms_of_round(plan, 1, 16 * drawn, horizon).threshold > whole.threshold
         assert night.likely_noise > whole.likely_noise
         assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
         sizing = plan.terms_of_sizing(drawn, 24)

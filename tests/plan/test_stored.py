@@ -73,10 +73,11 @@ def test_a_plan_for_one_key_is_stored_as_if_there_were_no_keys():
     assert (LABELS.most_keys, TWO_KEYS.most_keys, LOOKS().most_keys) == (1, 2, 1)
 
 
+TOGETHER = "a plan must have contributions or hits; followed items, or rounds,"
 REFUSED = [
     # Of every plan
     (LABELS, {"epsilon": -1.0}, "epsilon must be > 0"),
-    (LABELS, {"delta": math.inf}, "the plan contains NaN or an infinity"),
+    (LABELS, {"delta": math.inf}, "the plan is not JSON text"),
     (LABELS, {"delta": 9e-10}, "shares of delta must add up"),
     (LABELS, {"format_version": FORMAT_VERSION - 1}, f"format_version {FORMAT_VERSION}"),
     (LABELS, {"surprise": 1}, "the plan has missing or unknown fields: surprise"),
@@ -84,14 +85,14 @@ REFUSED = [
     (LABELS, {"schedule": None}, "missing or unknown fields: schedule"),
     (LABELS, {"shares.open": LABELS.delta_open * 1.5}, "shares of delta must add up"),
     (LABELS, {"shares.open": 0.0}, "the share open must lie strictly"),
-    (LABELS, {"shares.open": None}, "the share open of delta must be left out with public items"),
+    (LABELS, {"shares.open": None}, TOGETHER),
     (LABELS, {"shares.hash": LABELS.shares.hash / 2}, "the share hash must be >="),
     (LABELS, {"shares.sampling": 1e-40}, "the share sampling must be >="),
     (LABELS, {"max_users": 10**9}, "the share hash must be >="),
     (
         LABELS,
         {"public_items": {"size": 10, "fingerprint": "ab" * 32}},
-        "the share open of delta must be left out with public items",
+        TOGETHER,
     ),
     (LABELS, {"public_items": {"size": 10, "fingerprint": "x" * 64}}, "must be the hex SHA-256 of their list"),
     # Users are charged for hits
@@ -102,7 +103,7 @@ REFUSED = [
     (TWO_KEYS, {"hits.most_keys": 2.5}, "most_keys must be"),
     (TWO_KEYS, {"hits.most_keys": 4000}, "most_keys \\* hits_per_user must be at most 10000, got 12000"),
     (TWO_KEYS, {"shares.hash": LABELS.shares.hash}, "the share hash must be >="),
-    (LABELS, {"hits": None}, "a plan must have contributions or hits, and not both"),
+    (LABELS, {"hits": None}, TOGETHER),
     (LABELS, {"epsilon": 1.9}, "too little noise"),
     (LABELS, {"hits.per_user": 4}, "too little noise"),
     (LABELS, {"hits.epsilon_per_query": LABELS.charged_hits.epsilon_per_query * 1.01}, "too little noise"),
@@ -110,18 +111,18 @@ REFUSED = [
     (COUNTS, {"hits.wide": {"epsilon_per_query": 1e-3, "cap": 5}}, "noise as printed is for names"),
     (LABELS, {"hits.max_items_per_user": 4}, "threshold must be >="),
     (LABELS, {"threshold": 489}, "threshold must be >= 490"),
-    (LABELS, {"followed": {"threshold": 1, "forget_after": 1}}, "followed must be left out"),
+    (LABELS, {"followed": {"threshold": 1, "forget_after": 1}}, TOGETHER),
     (KMS21, {"epsilon": 1.9}, "too little noise"),
     (KMS21, {"hits.per_user": 21}, "too little noise"),
     (KMS21, {"hits.wide.epsilon_per_query": KMS21.charged_hits.noise.wide_epsilon_per_query * 1.01}, "must be at most"),
     (KMS21, {"hits.wide.cap": KMS21.charged_hits.noise.noise_cap - 1000}, "must be at most"),
     (KMS21, {"hits.publishes": "counts"}, "noise as printed is for names"),
     (KMS21, {"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
-    (IN_DOMAIN, {"public_items": None}, "the share open of delta must be left out with public items"),
+    (IN_DOMAIN, {"public_items": None}, TOGETHER),
     (IN_DOMAIN, {"public_items.size": 0}, "size must be a whole number >= 1"),
     (IN_DOMAIN, {"public_items.size": 2 * 10**9}, "max_items must be >="),
     (IN_DOMAIN, {"public_items.size": 10**8, "threshold": 1}, "threshold = 1 would publish"),
-    (IN_DOMAIN, {"shares.open": 1e-11}, "left out with public items"),
+    (IN_DOMAIN, {"shares.open": 1e-11}, TOGETHER),
     (IN_DOMAIN, {"shares.sampling": 1e-36}, "the share sampling must be >="),
     (IN_DOMAIN, {"threshold": 0}, "threshold must be a whole number >= 1"),
     # Users pay for tests of contributions
@@ -143,7 +144,7 @@ REFUSED = [
     (LOOKS, lambda p: {"contributions.units": [u - 10**9 for u in p.contributions.units]}, "weight .* costs"),
     (LOOKS, lambda p: {"contributions.weights": list(reversed(p.contributions.weights))}, "weights must rise"),
     (LOOKS, lambda p: {"contributions.weights": p.contributions.weights[1:]}, "weights and units must have one length"),
-    (LOOKS, {"contributions.weights": list(range(1, 1002))}, "weights must be at most 1,000 whole numbers"),
+    (LOOKS, {"contributions.weights": list(range(1, 1002))}, "weights must be a list of at most 1,000 entries"),
     (
         LOOKS,
         lambda p: {"contributions.units": [*p.contributions.units[:-1], 10**12 + 1]},
@@ -164,15 +165,15 @@ REFUSED = [
     (LOOKS, {"contributions.usual_tests": [10, 1]}, "usual_contributions must rise"),
     (LOOKS, {"contributions.size_error": 0.0}, "size_error must lie in"),
     (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
-    (LOOKS, {"contributions": None, "followed": None}, "a plan must have contributions or hits, and not both"),
-    (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "a plan must have contributions or hits, and not both"),
+    (LOOKS, {"contributions": None, "followed": None}, TOGETHER),
+    (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, TOGETHER),
     (LOOKS, lambda p: {"followed.threshold": p.threshold + 1}, "must be at most the threshold"),
     (LOOKS, {"followed.threshold": 0}, "threshold must be a whole number >= 1"),
     (LOOKS, {"followed.threshold": 1}, "noise would name an item that nobody holds again and again"),
     (LOOKS, {"followed.forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
     (LOOKS, {"followed.forget_after": 0}, "forget_after must be a whole number >= 1"),
-    (LOOKS_IN_DOMAIN, {"followed": {"threshold": 5, "forget_after": 5}}, "which are all followed"),
-    (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, "left out with public items"),
+    (LOOKS_IN_DOMAIN, {"followed": {"threshold": 5, "forget_after": 5}}, TOGETHER),
+    (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, TOGETHER),
 ]
 
 
@@ -211,17 +212,13 @@ def test_a_plan_that_was_changed_by_hand_is_refused(changes):
         Plan.from_json(json.dumps({**json.loads(LABELS.to_json()), **changes}))
 
 
-@pytest.mark.parametrize("name", ["epsilon", "delta", "fingerprint", "format_version"])
+@pytest.mark.parametrize("name", ["epsilon", "fingerprint", "slide_seconds"])
 def test_a_field_that_is_named_twice_is_refused(name):
     text = LABELS.to_json()
-    value = json.dumps(json.loads(text)[name])
-    twice = text.replace(f'"{name}": {value}', f'"{name}": 7, "{name}": {value}', 1)
+    twice = text.replace(f'"{name}"', f'"{name}": 7, "{name}"', 1)
     assert json.loads(twice) == json.loads(text), "the standard parser takes the last one"
-    with pytest.raises(ValueError, match=f"the plan has the field '{name}' twice"):
+    with pytest.raises(ValueError, match="the plan is not JSON text"):
         Plan.from_json(twice)
-    inner = text.replace('"slide_seconds"', '"slide_seconds": 1, "slide_seconds"')
-    with pytest.raises(ValueError, match="'slide_seconds' twice"):
-        Plan.from_json(inner)
 
 
 @pytest.mark.parametrize("name", [r"epsilon\n\u001b[31m", r"\u202e", "x" * 100_000, r"epsilon\ud800"])

@@ -27,6 +27,7 @@ from dp_transforms.core.stage import Span
 from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.plan.calibration import later_tests_of
 from dp_transforms.plan.records import Rounds
+from dp_transforms.plan.rounds import terms_of_round, terms_of_sizing
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
@@ -142,7 +143,7 @@ class Game:
         if names is None:
             return {cell: self._ranges(number, value, trial.threshold) for cell, value in values.items()}
         drawn, found = names.candidates.drawn, {}
-        threshold = trial.terms_of_round(number, drawn, trial.schedule.horizon).threshold
+        threshold = terms_of_round(trial, number, drawn, trial.schedule.horizon).threshold
         for places in names.candidates.open_places(100):
             windows, items = names.candidates.cells_of(places)
             for window, item in zip(windows.tolist(), names.candidates.table.hashes[items], strict=True):
@@ -150,7 +151,7 @@ class Game:
                 found[cell] = self._ranges(number, values.get(cell, 0), threshold)
         if number == len(trial.units_of_rounds) - 1:
             already = names.in_windows.without_left_out()
-            threshold = trial.terms_of_sizing(len(already), trial.schedule.horizon).threshold
+            threshold = terms_of_sizing(trial, len(already), trial.schedule.horizon).threshold
             for window, item in zip(already.windows.tolist(), already.hashes, strict=True):
                 cell = window, item.tobytes()
                 found[cell] = self._ranges(number, values.get(cell, 0), threshold)
@@ -192,7 +193,7 @@ def others(*counts: int) -> dict[str, list[tuple[int, str]]]:
 def near(number: int) -> int:
     """So many users with one contribution nearly reach the threshold of a round."""
     trial = in_rounds()
-    threshold = trial.threshold if not number else trial.terms_of_round(number, WINDOWS, WINDOWS).threshold
+    threshold = trial.threshold if not number else terms_of_round(trial, number, WINDOWS, WINDOWS).threshold
     return threshold // trial.largest_in_rounds[number]
 
 
