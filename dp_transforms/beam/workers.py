@@ -211,7 +211,7 @@ def counts_and_gauges(values: Mapping[str, Sequence[int]]) -> tuple[dict[str, in
     for name, parts in values.items():
         gauge = _NUMBER.sub("", name)
         if gauge in _GAUGES:
-            gauges[gauge] = max(*parts, gauges.get(gauge, 0))
+            gauges[gauge] = max([*parts, gauges.get(gauge, 0)])
         else:
             counts[name] = sum(parts)
     return counts, gauges

@@ -89,14 +89,13 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     schema: object = decode_json(metadata.get("avro.schema", b"null"), Any)
     if schema != WINDOW_REPORT_AVRO_SCHEMA:
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
-    codec = metadata.get("avro.codec", b"null")
-    if codec not in (b"null", b"deflate"):
-        raise ReportFileError("the Avro codec of a report file must be null or deflate.")
+    if metadata.get("avro.codec") != b"deflate":
+        raise ReportFileError("the Avro codec of a report file must be deflate.")
     handle.seek(head.tell())
-    return header, _reports(handle, codec == b"deflate", container["sync"])
+    return header, _reports(handle, container["sync"])
 
 
-def _reports(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[WindowReport]:
+def _reports(handle: IO[bytes], sync: bytes) -> Iterator[WindowReport]:
     """Of all blocks."""
     while handle.read(1):
         handle.seek(-1, io.SEEK_CUR)
@@ -104,15 +103,14 @@ def _reports(handle: IO[bytes], is_packed: bool, sync: bytes) -> Iterator[Window
         data = handle.read(length if 0 <= length <= _MAX_BLOCK_BYTES else 0)
         if handle.read(SYNC_SIZE) != sync or len(data) != length:
             raise ReportFileError("the Avro file is truncated or damaged, or has too large a block: write it again.")
-        if is_packed:
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-            data = inflater.decompress(data, _MAX_BLOCK_BYTES)
-            if inflater.unconsumed_tail:
-                raise ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.")
-        stream = io.BytesIO(data)
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        unpacked = inflater.decompress(data, _MAX_BLOCK_BYTES)
+        if inflater.unconsumed_tail:
+            raise ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.")
+        stream = io.BytesIO(unpacked)
         for _ in itertools.repeat(None, max(0, count)):
             yield _read_report(stream)
-        if stream.tell() != len(data):
+        if stream.tell() != len(unpacked):
             raise ReportFileError("a block of the Avro file holds more than its records.")
 
 

@@ -3,9 +3,8 @@ it is watched and cancelled."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import http.server
+import io
 import json
 import pathlib
 import signal
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -238,58 +236,33 @@ def test_a_pipeline_here_fails_with_its_own_error():
         running.raise_error()
 
 
-@contextlib.contextmanager
-def cluster(states: dict[str, tuple[str, str]], cancelled: list[str]) -> Iterator[str]:
-    """Answers as Flink does. states: name and state of each job."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/jobs/overview"
-            self._answer({"jobs": [{"jid": i, "name": n, "state": s} for i, (n, s) in states.items()]})
-
-        def do_PATCH(self) -> None:
-            cancelled.append(self.path)
-            self._answer({})
-
-        def _answer(self, found: object) -> None:
-            body = json.dumps(found).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            return
-
-    with http.server.ThreadingHTTPServer(("localhost", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield f"localhost:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def options(runner: str, master: str) -> list[str]:
     return [f"--runner={runner}", f"--flink_master={master}", "--job_name=mine"]
 
 
-def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other(capsys) -> None:
+def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other(monkeypatch, tmp_path) -> None:
     """Its job server leaves it there; and Beam takes the runner out of the options when it runs."""
     states = {"a": ("mine", "RUNNING"), "b": ("other", "RUNNING"), "c": ("mine", "FAILED"), "d": ("mine", "RESTARTING")}
-    cancelled: list[str] = []
-    with cluster(states, cancelled) as address:
-        for master in (address, f"http://{address}"):
-            assert cluster_address(PipelineOptions(options("FlinkRunner", master))) == f"http://{address}"
-        pipeline = Pipeline(*options("FlinkRunner", address))
-        pipeline.result.wait_until_finish = lambda: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
-        with pytest.raises(KeyboardInterrupt):
-            jobs.run_to_end(pipeline)
-    assert cancelled == ["/jobs/a?mode=cancel", "/jobs/d?mode=cancel"]
+    listed = {"jobs": [{"jid": job, "name": name, "state": state} for job, (name, state) in states.items()]}
+    asked: list[tuple[str, str]] = []
+
+    def urlopen(request: Any, timeout: float) -> io.BytesIO:
+        asked.append(("GET", request) if isinstance(request, str) else (request.method, request.full_url))
+        return io.BytesIO(json.dumps(listed).encode())
+
+    monkeypatch.setattr(jobs.urllib.request, "urlopen", urlopen)
+    for master in ("jobs:8081", "http://jobs:8081"):
+        assert cluster_address(PipelineOptions(options("FlinkRunner", master))) == "http://jobs:8081"
+    pipeline = Pipeline(*options("FlinkRunner", "jobs:8081"))
+    pipeline.result.wait_until_finish = lambda: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        jobs.run_to_end(pipeline)
+    cancelled = [("PATCH", f"http://jobs:8081/jobs/{job}?mode=cancel") for job in "ad"]
+    assert asked == [("GET", "http://jobs:8081/jobs/overview"), *cancelled]
     assert cluster_address(PipelineOptions(options("FlinkRunner", "[local]"))) is None
-    assert cluster_address(PipelineOptions(options("PrismRunner", address))) is None
-    cancel = jobs._Cancel(PipelineOptions(options("FlinkRunner", address)))
+    assert cluster_address(PipelineOptions(options("PrismRunner", "jobs:8081"))) is None
+    monkeypatch.setattr(jobs.urllib.request, "urlopen", lambda *_, **__: (tmp_path / "nobody answers").open())
+    cancel = jobs._Cancel(PipelineOptions(options("FlinkRunner", "jobs:8081")))
     assert "The job mine may still be there" in cancel(Result())
 
 

@@ -342,11 +342,14 @@ def test_nothing_is_read_before_it_is_known_where_to_begin(broker, now, answer):
     assert poll_once(one, polled.position, records=1).places.tolist() == [4]
 
 
-def test_an_error_that_no_waiting_mends_ends_at_once(broker, now):
-    """Groups do not matter: nothing is stored for one."""
+def test_rights_to_a_group_do_not_matter_and_others_are_named_when_they_last(broker, now):
+    """Nothing is stored for a group."""
     failed = [[record(0, trouble=error(f"{what}_AUTHORIZATION_FAILED"))] for what in ("GROUP", "TOPIC")]
     broker.said = {"watermarks": (0, 9), "records": failed}
-    polled = poll_once(one := reader_of())
+    polled = poll_once(one := reader_of(unreachable_seconds=60))
+    now[0] += 61
+    polled = poll_once(one, polled.position)
+    now[0] += 61
     with pytest.raises(StreamError, match=r"\(TOPIC_AUTHORIZATION_FAILED\)"):
         poll_once(one, polled.position)
 

@@ -38,20 +38,6 @@ _CONFIRM_SECONDS = 5.0  # how often a partition without new records is asked whe
 _AT_ONCE = 500  # messages; more of them would make Python look for garbage, among all that the process has
 _MAX_MILLIS = 253_402_300_800_000  # 10000-01-01
 _NO_TIME, _CREATE_TIME = 0, 1  # kinds of a record's timestamp, as the client numbers them
-# Errors that waiting does not cure. All others have `unreachable_seconds` to pass.
-_FATAL = frozenset(
-    {
-        "_AUTHENTICATION",
-        "_FATAL",
-        "_SSL",
-        "_UNKNOWN_PARTITION",
-        "CLUSTER_AUTHORIZATION_FAILED",
-        "SASL_AUTHENTICATION_FAILED",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "TOPIC_EXCEPTION",
-        "UNSUPPORTED_SASL_MECHANISM",
-    }
-)
 _OFFSET_IS_GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"})
 
 
@@ -243,10 +229,8 @@ class KafkaReader:
         self._failing_since = self._failing_since or time.monotonic()
 
     def _check_patience(self) -> None:
-        if self._failing_since is None:
-            return
-        seconds = time.monotonic() - self._failing_since
-        if kafka_client.error_name(self._last_error) in _FATAL or seconds > self._topic.unreachable_seconds:
+        since = time.monotonic() if self._failing_since is None else self._failing_since
+        if time.monotonic() - since > self._topic.unreachable_seconds:
             raise self._topic.unreachable(self._last_error)
 
     def _behind(self) -> int:
