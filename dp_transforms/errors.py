@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 # How errors of Python and of libraries begin where memory is short.
@@ -33,10 +32,6 @@ class InputError(UserError, ValueError):
         return " ".join(filter(None, (self.parameter, self.problem, self.remedy)))
 
 
-class MissingLibraryError(UserError, ImportError):
-    """A library that only some uses need. The message says which extra of the package brings it."""
-
-
 class StreamError(UserError, RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""
 
@@ -51,10 +46,6 @@ class StepFaultError(RuntimeError):
 
 def reason_of_machine(traceback_text: str) -> str | None:
     """What the machine lacked, where that explains an error that nobody expected. Holds nothing of its message."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return "the current folder was removed. Change to one that is there"
     if _NO_MEMORY.search(traceback_text):
         return "there was not enough memory. Allow more, or give less to do at once"
     return None

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from dp_transforms.cli.options import Command, Options, check_page, option
-from dp_transforms.cli.output_file import write_output
+from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.show import end_in_words
 from dp_transforms.core.window_report import WindowReport
@@ -26,13 +25,12 @@ from dp_transforms.views.page.promise import (
     must_not_be_concluded,
     not_covered,
 )
-from dp_transforms.views.page.report_page import fact_sheet, named_in_words, plan_facts
+from dp_transforms.views.page.report_page import named_in_words, plan_facts
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import escape_text, local_text, shown_text
 
 _WIDTH = 100
 _PLAN = "Explain a plan of `shh plan --output` instead, before it is run."
-_SHEET = "Also write a fact sheet of the plan, one page to attach to an approval."
 
 
 @click.command(
@@ -41,7 +39,6 @@ _SHEET = "Also write a fact sheet of the plan, one page to attach to an approval
     params=[
         click.Argument(["reports"], nargs=-1, metavar="[REPORT]..."),
         option(["--plan", "plan_file"], metavar="FILE", help=_PLAN),
-        option(["--html"], metavar="FILE.html", help=_SHEET),
     ],
 )
 def command(options: Options) -> None:
@@ -50,10 +47,9 @@ def command(options: Options) -> None:
     REPORT is a file of `shh replay`, several of one run or their folder, or a folder of `shh stream`. Exit code 1 if
     the report contradicts its own plan.
     """
-    html, plan_file = options.html, options.plan_file
+    plan_file = options.plan_file
     if bool(options.reports) == (plan_file is not None):
         raise click.UsageError("Name a report, or a plan with --plan.")
-    check_page(html)
     findings: list[Finding] = []
     if plan_file is not None:
         plan: Plan | None = read_plan(plan_file)
@@ -67,13 +63,6 @@ def command(options: Options) -> None:
     if findings:
         marks = {True: "yes:", False: "NO, this does not hold:"}
         _say("Does the report agree with its plan?", [f"{marks[each.holds]} {each.sentence}" for each in findings])
-    if html is not None:
-        if plan is None:
-            raise UserError(
-                "the plan in the report cannot be read, so there is no fact sheet. Use --plan with its file."
-            )
-        write_output(html, fact_sheet(plan))
-        click.echo(f"\nFact sheet written to {html}.")
     if not all(each.holds for each in findings):
         raise UserError("the report and its plan do not agree: see the points marked NO. Do not rely on its guarantee.")
 

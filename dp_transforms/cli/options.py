@@ -192,16 +192,7 @@ class ParsedText(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def _duration(text: str) -> int:
-    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds, at least 1."""
-    seconds = parse_duration(text)
-    if seconds == 0:
-        raise ValueError(f"{text!r} is not a duration. Use a number and s, m, h, d or w, such as 1h.")
-    return seconds
-
-
-DURATION = ParsedText("duration", _duration)
-DURATION_OR_ZERO = ParsedText("duration", parse_duration)
+DURATION = ParsedText("duration", parse_duration)
 UTC_TIME = ParsedText("time", parse_utc)  # whole seconds since 1970 UTC
 
 option = functools.partial(click.Option, show_default=True)

@@ -78,7 +78,7 @@ def plan_from_options(options: Options, use: str = REPLAY) -> Plan:
     if missing:
         raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context())
     window = options.window
-    schedule = WindowSchedule(options.start, options.end, window, options.slide or window)
+    schedule = WindowSchedule(options.start, options.end, window, window if options.slide is None else options.slide)
     choices = {name: getattr(options, name) for name in (*_CHOICES, "charge")}
     choices["counts"] = options.counts or None
     public_items = None

@@ -11,7 +11,6 @@ import click
 from dp_transforms.beam.jobs import StreamJob
 from dp_transforms.cli.options import (
     DURATION,
-    DURATION_OR_ZERO,
     OF_PROGRAMS,
     Options,
     fields_of,
@@ -43,8 +42,8 @@ READS = (
     option(["--input"], required=True, metavar="FOLDER|URL", help=f"A folder that grows, or {TOPIC}."),
     rare(["--kafka-config"], metavar="FILE", help=_KAFKA),
     option(["--clock"], type=click.Choice((ARRIVAL, _PRODUCER, EVENT)), default=ARRIVAL, metavar="CLOCK", help=_CLOCK),
-    rare(["--allowed-lateness"], type=DURATION_OR_ZERO, default="1m", help=_LATENESS),
-    rare(["--out-of-order"], type=DURATION_OR_ZERO, default="10s", help=_OUT_OF_ORDER),
+    rare(["--allowed-lateness"], type=DURATION, default="1m", help=_LATENESS),
+    rare(["--out-of-order"], type=DURATION, default="10s", help=_OUT_OF_ORDER),
     rare(["--idle-timeout"], type=DURATION, default="1m", help=_IDLE),
 )
 OUTPUT = option(["--output"], required=True, metavar="FOLDER|URL", help="Where reports go: a folder, or its URL.")

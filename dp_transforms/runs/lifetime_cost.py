@@ -276,16 +276,13 @@ def _sampling_units(distance: int, max_epsilon: int) -> int:
 
 def _decimal(name: str, value: object) -> Decimal:
     """What a number prints as. Raises ValueError unless it is finite, > 0 and no subnormal float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
-        raise ValueError(f"{name} must be a number, got {shown(value)}.")
     try:
         number = Decimal(str(value))
     except decimal.InvalidOperation:
         number = Decimal("nan")
-    if not number.is_finite() or number <= 0:
-        raise ValueError(f"{name} must be a finite number > 0, got {shown(value)}.")
-    if number < Decimal(sys.float_info.min) or number > Decimal(sys.float_info.max) or len(str(number)) > 400:
-        raise ValueError(f"{name} must be a normal number, not too small and not too large, got {shown(value)}.")
+    least, most = Decimal(sys.float_info.min), Decimal(sys.float_info.max)
+    if not number.is_finite() or not least <= number <= most or len(str(number)) > 400:
+        raise ValueError(f"{name} must be a finite number > 0, not too small and not too large, got {shown(value)}.")
     return number
 
 

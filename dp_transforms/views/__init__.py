@@ -3,7 +3,7 @@
 - report_words: a report as a table, what its signs mean, and labels that cannot mislead, times of a zone.
 - plan_words, plan_tables: a plan in a sentence, and its numbers.
 - ledger_tables: budgets and runs.
-- page: a package; a report and a plan for the browser, the fact sheet.
+- page: a package; a report for the browser.
 
 Reads released values, plans and ledgers, never a log.
 """

@@ -71,7 +71,6 @@ WRITTEN = {
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
-    ("explain", "html"): (["explain", "--plan", "made.json"], ["out.html"]),
     ("show", "html"): (["show", "report.avro"], ["out.html"]),
     ("show", "output"): (["show", "report.avro"], ["out.csv"]),
     ("simulate", "output"): (

@@ -112,14 +112,6 @@ def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(folder,
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_folder_that_was_removed_is_no_fault_of_ours(folder):
-    enter = "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone');"
-    program = f"{enter} from dp_transforms.cli.main import main; main()"
-    ended = shh_process.run_python("-c", program, "plan", *BUDGET, "--output", "plan.json", cwd=folder)
-    said = "shh: the current folder was removed. Change to one that is there.\n"
-    assert (ended.returncode, ended.stderr) == (1, said)
-
-
 @pytest.mark.parametrize(
     ("text", "is_of_memory"),
     [

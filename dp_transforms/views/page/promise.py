@@ -1,5 +1,4 @@
-"""What a run promises and what not, in plain sentences with its own numbers. For the page, ``shh explain`` and the
-fact sheet.
+"""What a run promises and what not, in plain sentences with its own numbers. For the page and ``shh explain``.
 
 Sources: docs/guarantee.md, "Setting" and "What may be published"; the bound on guesses is [KOV15] Theorem 2.1: of
 (epsilon, delta)-DP the two errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon). All numbers are

@@ -1,7 +1,4 @@
-"""Pages for the browser that load nothing and send nothing: a report (``shh show --html``), and a fact sheet on a plan.
-
-The fact sheet (``shh explain --html``) is one page to attach to an approval. It runs nothing.
-"""
+"""A report as a page for the browser that loads nothing and sends nothing (``shh show --html``)."""
 
 from __future__ import annotations
 
@@ -318,22 +315,3 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         error = one_in(plan.contributions.size_error)
         facts.append(("stated sizes", f"one or more is too large with a probability of at most {error}"))
     return [*facts, ("fingerprint", plan.fingerprint)]
-
-
-def fact_sheet(plan: Plan) -> str:
-    """The sheet as HTML: a function of the plan alone."""
-    budget = budget_of(plan, ())
-    assert budget is not None
-    return document(
-        "sheet.html",
-        asset("sheet.css"),
-        [],
-        {
-            "title": f"Fact sheet of plan {escaped(plan.fingerprint[:16])}",
-            "guarantee": escaped(plan.guarantee),
-            "promise": listed(in_three_sentences(budget), "ol"),
-            "facts": defined(plan_facts(plan)),
-            "found": _unseen(plan),
-            "not_covered": listed(not_covered(budget, plan)),
-        },
-    )
