@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, GoogleCloudOptions, PipelineOptions
@@ -32,6 +32,7 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFolder, ReportHeader
+from dp_transforms.reports.report_folder import StreamContents
 
 _SECONDS_TO_CANCEL, _REST_SECONDS, _PATIENCE_SECONDS = 30.0, 60.0, 120.0
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work
@@ -173,26 +174,40 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
 
 
 def watch_to_end(pipeline: beam.Pipeline, job: StreamJob, *, pause_seconds: float = 2.0) -> None:
-    """Runs a stream until all reports that the end of its run counts are there: some runners never end a job by
-    themselves, and the end may come before the last reports. Raises what it fails with, and StreamError where its
-    output cannot be read for two minutes: it would go on unwatched. The job is cancelled then."""
-    running, reports = RunningPipeline(pipeline), job.sink.follow(job.run_id)
-    read_at = time.monotonic()
+    """Runs a stream until all its reports are there (`watch`), and cancels the job, which else might never end."""
+    running = RunningPipeline(pipeline)
     try:
-        while not running.is_over:
-            try:
-                _, _, ended = reports.read_new()
-            except StreamError:
-                if time.monotonic() - read_at >= _PATIENCE_SECONDS:
-                    raise
-            else:
-                read_at = time.monotonic()
-                if ended is not None and len(reports.known) >= ended.reports:
-                    break
-            time.sleep(pause_seconds)
-        running.raise_error()
+        for _ in watch(running, job, pause_seconds=pause_seconds):
+            pass
     finally:
         running.cancel()
+
+
+def watch(running: RunningPipeline, job: StreamJob, *, pause_seconds: float) -> Iterator[StreamContents]:
+    """What each look at the output of a stream finds, until all reports are there that the end of its run counts, or
+    the job is over: some runners never end a job by themselves, and the end may come before the last reports.
+
+    Raises what the job fails with, and StreamError where its output cannot be read for two minutes: cancel the job
+    then, which would go on unwatched.
+    """
+    reports, read_at = job.sink.follow(job.run_id), time.monotonic()
+    while True:
+        if is_over := running.is_over:  # before the look, which is the last then
+            running.raise_error()
+        try:
+            found = reports.read_new()
+        except StreamError:
+            if time.monotonic() - read_at >= _PATIENCE_SECONDS:
+                raise
+            yield None, [], None
+        else:
+            read_at = time.monotonic()
+            yield found
+            _, _, ended = found
+            has_all = ended is not None and len(reports.known) >= ended.reports
+            if is_over or (has_all and not running.ends_by_itself):
+                return
+        time.sleep(pause_seconds)
 
 
 class RunningPipeline:
@@ -201,7 +216,8 @@ class RunningPipeline:
 
     def __init__(self, pipeline: beam.Pipeline) -> None:
         self._pipeline, self._cancel = pipeline, _Cancel(pipeline.options)
-        self._result: PipelineResult | None = None if is_local(pipeline.options) else _started(pipeline)
+        self.ends_by_itself = is_local(pipeline.options)  # and cannot be cancelled
+        self._result: PipelineResult | None = None if self.ends_by_itself else _started(pipeline)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
         self._thread.start()

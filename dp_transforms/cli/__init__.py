@@ -10,7 +10,7 @@ What several share:
 
 - options: what commands and pipelines/*.py are declared with, the options of several of them, and what is made of
   them. plan_options: those of a plan.
-- state_part, run_account: a part of a run, and what a ledger hears of it.
+- run_account: what a ledger hears of a run. state_part: a part of one.
 - output_file: files that appear whole or not at all.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C, SIGTERM and SIGHUP end a command at once. operator_log: what a command says.

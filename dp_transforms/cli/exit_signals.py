@@ -15,30 +15,23 @@ import sys
 
 TYPE_CHECKING = False  # what typing has, without its 10 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
     from typing import Any
 
-INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
-TERMINATED = 143  # and of one that SIGTERM did
-HUNG_UP = 129
-_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
-_SECONDS_TO_UNWIND = 20  # twice what the slowest engine takes
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TERMINAL_AS_BEFORE = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor
 
 stopped_with: int | None = None
 """The exit code of the signal that unwinds; None before one came."""
 
 
-def install() -> dict[int, Any]:
-    """From now on these signals end the process. Returns the handlers from before, for `restore`.
+def install(handler: Any = None) -> dict[int, Any]:
+    """From now on these signals end the process, or are handled so. Returns the handlers from before, for `restore`.
 
     A signal that the parent let this process ignore (nohup, a job in the background) stays ignored.
     """
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in _CODES}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _STOPS}
+    restore({number: handler or _leave for number in _STOPS if before[number] is not signal.SIG_IGN})
     return before
 
 
@@ -49,21 +42,15 @@ def restore(before: dict[int, Any]) -> None:
 
 def ignore() -> None:
     """All is done: a signal that comes now changes neither what was written nor the exit code."""
-    for number in _CODES:
-        signal.signal(number, signal.SIG_IGN)
+    restore(dict.fromkeys(_STOPS, signal.SIG_IGN))
 
 
 class Unwinding:
-    """While the block runs, the first signal raises KeyboardInterrupt, so that what was started is stopped in order.
-
-    The process ends at once on a second signal, or if unwinding takes too long.
-    """
+    """While the block runs, the first signal raises KeyboardInterrupt, so that what was started is stopped in order;
+    the second ends the process at once."""
 
     def __enter__(self) -> None:
-        self._before = install()
-        for number, handler in self._before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, _unwind)
+        self._before = install(_unwind)
 
     def __exit__(self, *_: object) -> None:
         if stopped_with is None:
@@ -72,24 +59,18 @@ class Unwinding:
 
 def _unwind(number: int, frame: FrameType | None) -> None:
     global stopped_with
-    stopped_with = _CODES[signal.Signals(number)]
+    stopped_with = 128 + number
     install()
-    signal.signal(signal.SIGALRM, _leave)
-    signal.alarm(_SECONDS_TO_UNWIND)
-    sys.unraisablehook = lambda unraisable: None  # if a destructor swallows it, the alarm ends the process
     raise KeyboardInterrupt
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
     """Ends the process, whatever it is doing. Takes no lock: the main thread, which it interrupts, may hold it."""
-    for other in _CODES:
-        signal.signal(other, signal.SIG_IGN)
-    discard: Callable[[], None] | None = getattr(
-        sys.modules.get("dp_transforms.stores.local_files"), "discard_drafts", None
-    )
+    ignore()
+    local_files = sys.modules.get("dp_transforms.stores.local_files")
+    discard_drafts = getattr(local_files, "discard_drafts", lambda: None)  # it may not be whole yet
     try:
-        if discard is not None:
-            discard()
+        discard_drafts()
         os.write(2, (_TERMINAL_AS_BEFORE if os.isatty(2) else b"") + b"shh: stopped.\n")
     finally:
-        os._exit(stopped_with or _CODES[signal.Signals(number)])
+        os._exit(stopped_with or 128 + number)

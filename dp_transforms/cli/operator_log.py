@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-_state = {"is_done": False}
-
-
-def begin() -> None:
-    """A command begins, which has not done anything yet."""
-    _state["is_done"] = False
-
-
-def note_done() -> None:
-    """What was asked for is written. That nobody can be told of it does not change that, nor the exit code."""
-    _state["is_done"] = True
-
-
-def is_done() -> bool:
-    return _state["is_done"]
-
 
 def tell(text: str) -> None:
     click.echo(text, err=True)
@@ -95,8 +79,7 @@ def operator_console() -> Console:
     """For what only a terminal has: `operator_progress`, and spinners where the time is not known."""
     from rich.console import Console
 
-    is_notebook = "JPY_PARENT_PID" in os.environ  # a cell keeps each state of a bar
-    return Console(stderr=True, highlight=False, force_terminal=False if is_notebook else None)
+    return Console(stderr=True, highlight=False)
 
 
 def operator_progress() -> Progress:
@@ -105,9 +88,9 @@ def operator_progress() -> Progress:
     from rich import progress
 
     console = operator_console()
-    *usual, left = progress.Progress.get_default_columns()
-    columns = (*usual, progress.TimeElapsedColumn(), progress.TextColumn("[dim]left[/]"), left)
-    return progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return progress.Progress(
+        *progress.Progress.get_default_columns(), console=console, transient=True, disable=not console.is_terminal
+    )
 
 
 @contextlib.contextmanager

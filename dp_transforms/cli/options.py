@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from dp_transforms.logs import EventFields
 
-UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
 PAGE_ENDINGS = (".html", ".htm")
 NAMED_WITH_KEY = (
     "if both were used again on a log that has changed, both runs would draw the same noise, and the two reports would"

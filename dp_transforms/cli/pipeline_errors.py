@@ -10,19 +10,15 @@ import re
 import threading
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 from dp_transforms.cli.options import LogError
-from dp_transforms.errors import InputError, PoolError, StepFaultError, StreamError, UserError, reason_of_machine
+from dp_transforms.errors import InputError, UserError, reason_of_machine
 from dp_transforms.logs import EventFileError
-from dp_transforms.reports import ReportFileError
-from dp_transforms.runs.records import StateError
 
 # Their messages contain no cell.
 _OURS = re.compile(r"dp_transforms\.(?:\w+\.)*(EventFileError|ReportFileError|StreamError|StateError): (.*)")
 _TRACEBACK = "Traceback (most recent call last):\n"
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
-_BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
 
 
 @contextlib.contextmanager
@@ -30,33 +26,42 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
     """Turns an error of a pipeline into a UserError. outcome: what became of the run, for the end of the line."""
     try:
         yield
-    except EventFileError as error:  # of this process
-        raise LogError(_WHILE_RUNNING.sub("", str(error))) from None
-    except (ReportFileError, StreamError, StateError, PoolError) as error:
-        raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
-    except UserError as error:
-        if isinstance(error, InputError) and "[while running" in str(error):  # of a worker: it may hold a cell
-            raise _unexpected(error, str(error), outcome) from None
-        raise
-    except StepFaultError as error:
-        raise _unexpected(error, str(error), outcome) from None
-    except (ValueError, RuntimeError) as error:
-        text = str(error)
+    except Exception as error:
+        raise _in_one_line(error, outcome) from None
+
+
+def _in_one_line(error: Exception, outcome: str) -> BaseException:
+    text = str(error)
+    message = _WHILE_RUNNING.sub("", text)
+    if isinstance(error, EventFileError):
+        return LogError(message)
+    if isinstance(error, UserError) and message == text:
+        return error
+    if isinstance(error, UserError) and not isinstance(error, InputError):  # which, of a worker, may hold a cell
+        return UserError(message)
+    # Errors about options. The message of a worker was not written to be shown.
+    if type(error) is ValueError and message == text and "\n" not in text:
+        return UserError(text)
+    frames, last = "", f"{type(error).__name__}:"
+    if isinstance(error, RuntimeError) and _TRACEBACK in text:  # of a worker, whose errors arrive so
         # A signal that comes while a worker runs in this process is wrapped as well.
         if re.search(r"^KeyboardInterrupt\b", text, re.MULTILINE):
-            raise KeyboardInterrupt from None
-        # Errors of workers of Beam arrive as the text of a traceback.
-        if ours := _OURS.fullmatch(_innermost(text)[1]):
-            message = _WHILE_RUNNING.sub("", ours[2])
-            raise (LogError if ours[1] == EventFileError.__name__ else UserError)(message) from None
-        if type(error) is ValueError and text.startswith(_BAD_OPTIONS):
-            raise UserError(f"{' '.join(text.removeprefix(_BAD_OPTIONS).split())} Check what follows --.") from None
-        # Only errors about options: the message of a worker was not written to be shown.
-        if type(error) is ValueError and "\n" not in text and "[while running" not in text:
-            raise UserError(text) from None
-        raise _unexpected(error, text, outcome) from None
-    except Exception as error:
-        raise _unexpected(error, f"{_TRACEBACK}{type(error).__name__}:", outcome) from None
+            return KeyboardInterrupt()
+        frames, last = _innermost(text)
+        if ours := _OURS.fullmatch(last):
+            kind = LogError if ours[1] == EventFileError.__name__ else UserError
+            return kind(_WHILE_RUNNING.sub("", ours[2]))
+    whole = "".join(traceback.format_exception(error))
+    logging.getLogger(__name__).info("%s", whole)  # shown with --verbose alone: a cell may be in it
+    if reason := reason_of_machine(whole):
+        return UserError(f"{reason}; {outcome}.")
+    name = re.match(r"(?:\w+\.)*(\w+(?:Error|Exception|Interrupt))(?::|$)", last)
+    places = re.findall(r'^  File "[^"]*/(dp_transforms/[^"]*)", line (\d+)', frames, re.MULTILINE)
+    place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
+    return UserError(
+        f"the pipeline failed with {name[1] if name else 'an error'}{place}; {outcome}."
+        " --verbose shows the whole traceback, which may contain cells of the log."
+    )
 
 
 def _innermost(text: str) -> tuple[str, str]:
@@ -67,48 +72,16 @@ def _innermost(text: str) -> tuple[str, str]:
     return "\n".join(frames), "".join(lines[len(frames) : len(frames) + 1])
 
 
-def _unexpected(error: Exception, traceback_text: str, outcome: str) -> UserError:
-    whole = "".join(traceback.format_exception(error))
-    logging.getLogger(__name__).info("%s", whole)  # shown with --verbose alone: a cell may be in it
-    if reason := reason_of_machine(whole):
-        return UserError(f"{reason}; {outcome}.")
-    frames, last = _innermost(traceback_text)
-    kind = re.match(r"(?:\w+\.)*(\w+(?:Error|Exception|Interrupt))(?::|$)", last)
-    places = re.findall(r'^  File "[^"]*/(dp_transforms/[^"]*)", line (\d+)', frames, re.MULTILINE)
-    place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
-    return UserError(
-        f"the pipeline failed with {kind[1] if kind else 'an error'}{place}; {outcome}."
-        " --verbose shows the whole traceback, which may contain cells of the log."
-    )
-
-
-@contextlib.contextmanager
-def quiet_workers() -> Iterator[None]:
-    """While the block runs, workers in this process print nothing at default verbosity.
+def quiet_workers() -> None:
+    """From now on workers in this process print nothing, at default verbosity.
 
     A worker that fails prints its whole traceback, and a message of other code in it may contain a cell of the data.
-    Threads of Beam end with a traceback when a job is cancelled or its engine stops. On a busy machine they do so after
-    the block: threads that were started in it stay quiet to their end.
+    Threads of Beam end with a traceback when a job is cancelled or its engine stops.
     """
     if logging.getLogger().level < logging.CRITICAL:
-        yield
         return
     from apache_beam.runners.worker import log_handler, sdk_worker
 
-    report, others = threading.excepthook, set(threading.enumerate())
-    quiet: set[threading.Thread] | None = None  # None: every thread
-
-    def is_quiet(thread: threading.Thread | None) -> bool:
-        return quiet is None or thread in quiet
-
-    def print_unless_quiet(*words: Any, **options: Any) -> None:
-        if not is_quiet(threading.current_thread()):
-            print(*words, **options)
-
-    threading.excepthook = lambda failed: None if is_quiet(failed.thread) else report(failed)
+    threading.excepthook = lambda failed: None
     for module in (sdk_worker, log_handler):
-        module.print = print_unless_quiet  # a global of the module hides the builtin
-    try:
-        yield
-    finally:
-        quiet = set(threading.enumerate()) - others
+        vars(module)["print"] = lambda *words, **options: None  # a global of the module hides the builtin

@@ -14,7 +14,6 @@ from dp_transforms.cli.options import (
     UTC_TIME,
     Options,
     check_together,
-    is_given,
     option,
     rare,
     user_errors,
@@ -62,11 +61,6 @@ PLAN = (
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
 _CHOICES = ("counts", "hits_per_user", "max_items_per_user", "usual_contributions", "most_contributions")
 _SET_BY_PLAN = f"{' '.join(_REQUIRED)} slide charge {' '.join(_CHOICES)}"
-
-
-def has_budget(options: Options) -> bool:
-    """Whether any option says what is to be published."""
-    return any(is_given(options, name) for name in (*_SET_BY_PLAN.split(), "public_items", "plan_file"))
 
 
 def plan_from_options(options: Options, use: str = REPLAY) -> Plan:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import deque
-from collections.abc import Mapping
-from typing import Any, NoReturn
+import time
+from collections import Counter
+from typing import Any
 
 import click
-from click.core import ParameterSource
 from rich.console import Console
 
 from dp_transforms.checks import MAKE_A_KEY, check_names, time_zone
@@ -21,36 +20,33 @@ from dp_transforms.cli.options import (
     OF_PROGRAMS,
     PLAN_FILE,
     STREAM_NAME,
-    TITLES,
-    UNREADABLE,
     UTC_TIME,
     VERBOSE,
     Command,
     Options,
     beam_words,
     check_account,
-    check_page,
     check_together,
     fields_of,
     flag,
     is_given,
     option,
     rare,
-    read_titles,
 )
-from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.plan_options import PLAN, has_budget, plan_of_command
-from dp_transforms.cli.replay_run import ReplayRequest, ReplaySummary, run_whole
+from dp_transforms.cli.output_file import check_output
+from dp_transforms.cli.plan_options import PLAN, plan_of_command
+from dp_transforms.cli.replay_run import ReplayRequest, run_whole
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.show import print_windows
 from dp_transforms.cli.state_part import check_state_file, run_part
+from dp_transforms.core import operator_counts as names
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files
 from dp_transforms.local.pool import start_fork_server
 from dp_transforms.logs import find_log_chunks
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.reports import read_report_file, report_format
-from dp_transforms.reports.trends import Trend, trends
+from dp_transforms.reports.trends import trends
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
@@ -102,8 +98,6 @@ WORKERS_FILES = ("logs", *_WRITTEN, "public_items", "noise_key_file")  # options
         rare(["--until"], type=UTC_TIME, help="With --state: the end of this part. Default: --end."),
         option(["--output"], **_REPORT),
         STREAM_NAME,
-        option(["--html"], metavar="FILE.html", help="Also the page of `shh show --html`."),
-        TITLES,
         _DEAD_LETTER,
         _ALLOW_EMPTY,
         rare(
@@ -118,8 +112,8 @@ WORKERS_FILES = ("logs", *_WRITTEN, "public_items", "noise_key_file")  # options
 def command(options: Options) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob. `shh replay LOG`
-    alone shows the whole command.
+    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob. `shh doctor LOG`
+    prints the whole command for it.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -127,39 +121,27 @@ def command(options: Options) -> None:
 
     Options of Beam may follow, such as --runner=FlinkRunner --flink_master=HOST:PORT (docs/engines.md).
     """
-    if not has_budget(options) and not any(is_given(options, name) for name in ("output", "state", "until", "ledger")):
-        _propose(options)
     _check_rules(options)
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=click.get_current_context())
-    check_page(options.html)
-    titles, runner = read_titles(options.titles), beam_words()
+    runner = beam_words()
     if runner:
         _check_for_runner(options)
         make_absolute(options)
     elif bytes_of_files(options.logs) >= SMALL_LOG_BYTES:
         with contextlib.suppress(OSError):  # it is told when workers are started
             start_fork_server()  # which loads its libraries while the plan is made
-    account = RunAccount.of_options(options)
-    request = _request(options, account)
-    summary = run_whole(request, runner, account) if request.state is None else run_part(request, account)
-    if summary is None:
+    account, request = RunAccount.of_options(options), _request(options)
+    started = time.monotonic()
+    counts = run_whole(request, runner, account) if request.state is None else run_part(request, account)
+    if counts is None:
         return
-    _print_summary(summary, request)
-    if options.html is not None:
-        _write_page(options.html, request.output, options.time_zone, titles)
-    _print_report(request, options.time_zone, titles)
+    _print_counts(counts, time.monotonic() - started, request)
+    _print_report(request, options.time_zone)
 
 
 def _check_rules(options: Options) -> None:
     """Raises InputError for options that do not go together."""
-    check_together(
-        options,
-        "html",
-        excludes="state",
-        why="there is no whole report when the command ends",
-        remedy="Make the page of what is there: shh show FOLDER --html FILE.html.",
-    )
     remedy = "Give --state FILE, or declare another range with --end."
     check_together(options, "until", needs="state", remedy=remedy)
     one_key = "all parts of a run have one key, since users are recognised by it"
@@ -187,22 +169,9 @@ def make_absolute(options: Options) -> None:
             setattr(options, name, full_name(getattr(options, name)))
 
 
-def _propose(options: Options) -> NoReturn:
-    """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
-    any command line that lacks an option: a script must not take it for a report."""
-    from dp_transforms.cli.doctor import ROLES, show_glance
-
-    source, fields = click.get_current_context().get_parameter_source, fields_of(options)
-    named = zip(ROLES, fields.names, strict=False)
-    given = {role: name for role, name in named if source(f"{role}_field") != ParameterSource.DEFAULT}
-    show_glance(options.logs, given, fields, tell, Console(stderr=True), fields.items[1:])
-    tell("\nNothing was run: the options of a budget are missing.")
-    raise SystemExit(UNREADABLE)
-
-
-def _request(options: Options, account: RunAccount) -> ReplayRequest:
+def _request(options: Options) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
-    is_part, run_id = options.state is not None, options.run_id or ""
+    is_part = options.state is not None
     check_names(stream=options.stream, run_id=options.run_id)
     check_files(options, options.state, are_written=not is_part)  # what exists may be of a part that was begun before
     if is_part:
@@ -211,16 +180,13 @@ def _request(options: Options, account: RunAccount) -> ReplayRequest:
     fields = fields_of(options)
     if plan.contributions is not None and options.plan_file is None:
         tell(why(plan, use))
-    if not is_part or not os.path.lexists(options.state):
-        # A state is of a run that has paid, or is refused.
-        account.check_fits(plan, options.stream, run_id)
     return ReplayRequest(
         logs=options.logs,
         chunks=find_log_chunks(options.logs, fields),
         fields=fields,
         plan=plan,
         noise_key=options.noise_key_file,
-        run_id=run_id,
+        run_id=options.run_id or "",
         state=os.path.abspath(options.state) if is_part else None,
         **{name: getattr(options, name) for name in _AS_GIVEN},
     )
@@ -239,56 +205,32 @@ def check_files(options: Options, state: str | None = None, *, are_written: bool
         check_output(getattr(options, name), flag(name))
 
 
-def _print_summary(summary: ReplaySummary, request: ReplayRequest) -> None:
+def _print_counts(counts: Counter[str], seconds: float, request: ReplayRequest) -> None:
     """Prints on stderr: this is for the operator alone."""
     covered = "--start .. --end" if request.state is None else "this part"
     in_rounds = len(request.plan.units_of_rounds) > 1
     beyond = "tests of a round beyond the user budget" if in_rounds else "contributions beyond --most-contributions"
-    rows = summary.events + summary.rejected
-    parts = [f"{summary.outside_range:,} outside {covered} skipped"]
+    rows = counts[names.EVENTS_READ] + counts[names.EVENTS_REJECTED]
+    parts = [f"{counts[names.EVENTS_OUTSIDE_RANGE]:,} outside {covered} skipped"]
     if request.public_items:
-        parts.append(f"{summary.outside_domain:,} of other items than --public-items skipped")
-    if summary.unpaid:
-        parts.append(f"{summary.unpaid:,} {beyond} of a user did not count")
-    parts.append(f"{summary.rejected:,} unreadable")
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(
-        f"[dim]Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
-        f" {', '.join(parts)}. (For the operator, not covered by the guarantee.)[/]"
+        parts.append(f"{counts[names.EVENTS_OUTSIDE_DOMAIN]:,} of other items than --public-items skipped")
+    if unpaid := counts[names.CONTRIBUTIONS_UNPAID]:
+        parts.append(f"{unpaid:,} {beyond} of a user did not count")
+    parts.append(f"{counts[names.EVENTS_REJECTED]:,} unreadable")
+    tell(
+        f"Read {rows:,} rows in {seconds:.1f} s ({rows / seconds:,.0f} a second); {', '.join(parts)}. (For the"
+        " operator, not covered by the guarantee.)"
     )
-    if not rows:
-        console.print("[bold]The log has no rows.[/]")
-    elif summary.events == summary.outside_range:
-        console.print(f"[bold]No event is inside {covered}.[/] Check them, and --time-format.")
-    elif summary.events == summary.outside_range + summary.outside_domain:
-        console.print("[bold]No event has an item of --public-items.[/] Ids are compared as text, blanks included.")
 
 
-def _write_page(path: str, output: str, zone: str | None, titles: dict[str, str]) -> None:
-    """After the report: it is there whatever becomes of the page. Raises UserError that says so."""
-    from dp_transforms.views.page.report_page import report_page
-
-    try:
-        header, reports = read_report_file(output)
-        write_output(path, report_page(header, list(reports), time_zone(zone or "UTC"), titles))
-    except UserError as error:
-        raise UserError(
-            f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"
-            f" which would spend a budget again: shh show {output} --html {path}"
-        ) from None
-    tell(f"Page written to {path}.")
-
-
-def _print_report(request: ReplayRequest, zone: str | None, titles: Mapping[str, str]) -> None:
+def _print_report(request: ReplayRequest, zone: str | None) -> None:
     console = Console(highlight=False, markup=False)
     console.print(request.plan.guarantee)
     _, reports = read_report_file(request.output)
-    total, shown = 0, deque[Trend](maxlen=_LATEST_WINDOWS)
-    for total, found in enumerate(trends(request.plan, reports), start=1):  # noqa: B007
-        shown.append(found)
-    if shown:
-        print_windows(console, request.plan, shown, time_zone(zone or "UTC"), titles, max_items=_ITEMS_PER_WINDOW)
+    found = list(trends(request.plan, reports))
+    if latest := found[-_LATEST_WINDOWS:]:
+        print_windows(console, request.plan, latest, time_zone(zone or "UTC"), {}, max_items=_ITEMS_PER_WINDOW)
     else:
         click.echo(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
-    see = f"see all with: shh show {request.output}"
-    click.echo(f"{counted(total, 'window')} with heavy items: {request.output}; {see}")
+    see = f"all of it, and its page: shh show {request.output} --html report.html"
+    click.echo(f"{counted(len(found), 'window')} with heavy items: {request.output}; {see}")

@@ -1,47 +1,35 @@
-"""The runs of ``shh replay``: the whole range of a plan, or one part of it, on this machine or by a runner of Beam; and
-what is checked before anything is published."""
+"""The runs of ``shh replay`` over the whole range of a plan, on this machine or by a runner of Beam; and what is
+checked before anything is published."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import operator
-import pathlib
 import secrets
-import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Sequence
+from typing import BinaryIO
 
 from dp_transforms.beam.replay_job import ReplayJob
-from dp_transforms.cli.operator_log import note_done, shown_progress
+from dp_transforms.cli.operator_log import shown_progress
 from dp_transforms.cli.options import LogError, NothingFoundError, user_errors
-from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
+from dp_transforms.cli.output_file import is_taken, write_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.core import operator_counts as names
-from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.core.planned_run import PlannedRun, RunPart, fresh_run_id
 from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.errors import UserError
 from dp_transforms.local import replay as local
 from dp_transforms.local.machine import bytes_in_windows, shards_of_log, start_workers
 from dp_transforms.local.pool import faults_of_steps
-from dp_transforms.logs import (
-    check_unchanged,
-    count_unless_inside,
-    ending_of_log,
-    find_log_chunks,
-    spread_chunks,
-)
+from dp_transforms.logs import check_unchanged, count_unless_inside, ending_of_log, find_log_chunks, spread_chunks
 from dp_transforms.logs.rejected_events import MOST_REJECTED, pack_rejected, write_rejected_lines
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.files import replace_whole, report_file_bytes, report_format, write_error
-from dp_transforms.runs.fingerprints import input_fingerprint, input_key, read_key_file, sealing_key
-from dp_transforms.runs.state_file import write_next_state
-
-if TYPE_CHECKING:
-    from dp_transforms.cli.state_part import StatePart
+from dp_transforms.reports.files import report_file_bytes, report_format
+from dp_transforms.runs.fingerprints import input_fingerprint, input_key, read_key_file
+from dp_transforms.runs.records import PartRequest
 
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
@@ -65,35 +53,11 @@ class ReplayRequest(ReplayJob):
     until: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ReplaySummary:
-    """For the operator alone. unpaid: contributions of users with more than a user budget pays for. seconds: of the
-    pipeline."""
+def run_whole(request: ReplayRequest, runner: Sequence[str], account: RunAccount) -> Counter[str]:
+    """All of a run at once, without a state. Returns `operator_counts`. runner: options of Beam; empty for a replay on
+    this machine."""
 
-    events: int
-    outside_range: int
-    outside_domain: int
-    rejected: int
-    unpaid: int
-    seconds: float
-
-    @classmethod
-    def of_counts(cls, counts: Mapping[str, int], started: float) -> ReplaySummary:
-        """counts: by the names of `operator_counts`."""
-        return cls(
-            events=counts.get(names.EVENTS_READ, 0),
-            outside_range=counts.get(names.EVENTS_OUTSIDE_RANGE, 0),
-            outside_domain=counts.get(names.EVENTS_OUTSIDE_DOMAIN, 0),
-            rejected=counts.get(names.EVENTS_REJECTED, 0),
-            unpaid=counts.get(names.CONTRIBUTIONS_UNPAID, 0),
-            seconds=time.monotonic() - started,
-        )
-
-
-def run_whole(request: ReplayRequest, runner: Sequence[str], account: RunAccount) -> ReplaySummary:
-    """All of a run at once, without a state. runner: options of Beam; empty for a replay on this machine."""
-
-    def run(run_id: str) -> ReplaySummary:
+    def run(run_id: str) -> Counter[str]:
         named = dataclasses.replace(request, run_id=run_id)
         return run_on_runner(named, runner) if runner else run_replay(named)
 
@@ -102,8 +66,11 @@ def run_whole(request: ReplayRequest, runner: Sequence[str], account: RunAccount
     if account.ledger is None:
         return run(request.run_id or fresh_run_id())
     log = fingerprint_of_log(request, None if request.noise_key is None else input_key(key_of(request.noise_key)))
-    reserved = account.request(request.plan, request.stream, request.run_id, log)
-    with account.whole(reserved, is_private=not runner) as run_id:
+    # Its key is forgotten, so that nothing can resume it.
+    asked = PartRequest.whole(
+        request.plan, log, run_id=request.run_id, stream=request.stream, population=account.population
+    )
+    with account.whole(asked, is_private=not runner) as run_id:
         return run(run_id)
 
 
@@ -112,20 +79,6 @@ def key_of(path: str, fingerprint: str | None = None) -> bytes:
     fingerprint."""
     with user_errors(ValueError):
         return read_key_file(path, fingerprint)
-
-
-def check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
-    """Before anything is reserved. Raises NothingFoundError, or LogError if too many rows cannot be read.
-
-    is_part: a log without any event is one of a quiet night, and only one with events of other years is not.
-    """
-    if request.allow_empty:
-        return
-    outside = count_unless_inside(request.chunks, request.fields, request.plan.schedule)
-    if outside is not None:
-        check_rejected(request, *outside)
-        if outside[0] or not is_part:
-            raise nothing_found(request, *outside)
 
 
 def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> str:
@@ -142,7 +95,7 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> str:
     return log
 
 
-def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary:
+def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> Counter[str]:
     """Submits the job that pipelines/replay_log.py builds, which publishes by itself, in its last step; returns when it
     is over. words: options of Beam. Raises UserError like `run_replay`."""
     import apache_beam as beam
@@ -152,19 +105,19 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
     from dp_transforms.beam.workers import operator_counts
     from dp_transforms.cli.exit_signals import Unwinding
 
-    started = time.monotonic()
     options = runner_options(words, job_name=job_name(request.stream, request.run_id), streaming=False)
     if is_on_dataflow(options) or not is_sent(options):
         raise UserError("a job on Dataflow, or one that is not run, is built by pipelines/replay_log.py.")
-    with quiet_workers(), errors_in_one_line("see whether there is a report: a job may publish before it fails"):
+    quiet_workers()
+    with errors_in_one_line("see whether there is a report: a job may publish before it fails"):
         check_unchanged(request.chunks)
         pipeline = beam.Pipeline(options=options)
         build_replay(pipeline, request)
         with Unwinding():  # Ctrl-C cancels the job
             result = run_to_end(pipeline)
-    counts = operator_counts(result)
+    counts = Counter(operator_counts(result))
     # Numbers of rows say nothing here: Beam counts a bundle that ran twice two times, and the last step does not.
-    if counts.get(names.REPORTS_WITHHELD):
+    if counts[names.REPORTS_WITHHELD]:
         raise LogError(
             "more than half of the rows could not be read, so the job has withheld its report. --dead-letter lists"
             " them; shh doctor LOG shows how they are read."
@@ -175,104 +128,96 @@ def run_on_runner(request: ReplayRequest, words: Sequence[str]) -> ReplaySummary
             " moved away meanwhile, or lie on the disk of a worker: look for it there. To run it again is a new run,"
             " which pays again."
         )
-    note_done()
-    return ReplaySummary.of_counts(counts, started)
+    return counts
 
 
-def run_replay(request: ReplayRequest, part: StatePart | None = None) -> ReplaySummary:
-    """Replays on this machine and publishes its files, the report last; none of them if anything fails before.
+def run_replay(request: ReplayRequest) -> Counter[str]:
+    """Replays the whole range on this machine and publishes its files, the report last; none of them if anything fails
+    before, but the list of bad rows. Raises UserError: one line, without any cell."""
+    made, report = draw(request)
+    events, rejected = made.counts[names.EVENTS_READ], made.counts[names.EVENTS_REJECTED]
+    is_empty = events == made.counts[names.EVENTS_OUTSIDE_RANGE]
+    if refusal := why_refused(request, events, rejected, is_empty=is_empty):
+        if rejected:
+            write_rejected(request, made)
+        raise refusal
 
-    part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
-    Raises UserError: one line, without any cell.
-    """
-    started = time.monotonic()
-    with contextlib.ExitStack() as drafts:
+    def write(file: BinaryIO) -> None:
+        file.write(report)
+        file.flush()  # a full disk is found before anything has its name
+        write_rejected(request, made)
 
-        def draft(output: str | None) -> str:
-            return drafts.enter_context(output_draft_file(output)) if output else ""
-
-        drawn = drafts.enter_context(part.draft()) if part else None
-        report = str(report_in(drawn, request.output)) if drawn else draft(request.output)
-        rejected = draft(request.dead_letter)
-        with errors_in_one_line("nothing was published"):
-            key = _noise_key(request, part)
-            made = _replay(request, part, key)
-            with faults_of_steps():  # a library that writes may say what it writes
-                header = ReportHeader.of_plan(request.plan, request.run_id, request.stream)
-                content = report_file_bytes(header, made.reports, report_format(report))
-                replace_whole(report, operator.methodcaller("write", content), shown_name=request.output)
-                if rejected:
-                    packed = map(pack_rejected, made.rejected)
-                    write = functools.partial(write_rejected_lines, packed=packed)
-                    replace_whole(rejected, write, mode=0o600, shown_name=request.dead_letter)
-                if part and drawn:
-                    after, forget_after = drawn / "state", request.plan.followed_for
-                    try:
-                        write_next_state(
-                            after, part.header_after, part.run_part, made.handed_over, forget_after, sealing_key(key)
-                        )
-                    except OSError as error:
-                        raise write_error(part.path, error) from None
-            check_unchanged(request.chunks)
-        summary = ReplaySummary.of_counts(made.counts, started)
-        is_empty = not part and not request.allow_empty and summary.events == summary.outside_range
-        has_list = part and request.dead_letter and part.has_published(request.dead_letter)
-        if rejected and request.dead_letter and not has_list and (summary.rejected or not is_empty):
-            publish_output(rejected, request.dead_letter)
-        check_rejected(request, summary.events, summary.rejected)
-        if is_empty:
-            raise nothing_found(request, summary.events, summary.rejected)
-        if part:
-            part.publish(drawn)
-        else:
-            publish_output(report, request.output)
-        return summary
+    write_output(request.output, write)
+    return made.counts
 
 
-def report_in(folder: pathlib.Path, output: str) -> pathlib.Path:
-    """Where a report lies in a folder of drafts. Its ending says the format."""
-    return folder / f"report{pathlib.PurePath(output).suffix}"
+def write_rejected(request: ReplayRequest, made: local.Replayed) -> None:
+    """The list of rows that cannot be read, if it was asked for."""
+    if request.dead_letter is not None:
+        write = functools.partial(write_rejected_lines, packed=map(pack_rejected, made.rejected))
+        write_output(request.dead_letter, write, mode=0o600)
 
 
-def _noise_key(request: ReplayRequest, part: StatePart | None) -> bytes:
-    """Raises UserError for a file that cannot be used, or that holds another key than that of the run."""
-    if request.noise_key is None:
-        return secrets.token_bytes(32)
-    return key_of(request.noise_key, part.key_fingerprint if part else None)
+def draw(
+    request: ReplayRequest, part: RunPart | None = None, key_fingerprint: str | None = None
+) -> tuple[local.Replayed, bytes]:
+    """What a replay here makes, and the file of its report; nothing is published yet. part: of a run with a state,
+    whose key has this fingerprint; None: the whole range."""
+    with errors_in_one_line("nothing was published"):
+        made = _replay(request, part, _noise_key(request, key_fingerprint))
+        header = ReportHeader.of_plan(request.plan, request.run_id, request.stream)
+        with faults_of_steps():  # a library that writes may say what it writes
+            report = report_file_bytes(header, made.reports, report_format(request.output))
+        check_unchanged(request.chunks)
+    return made, report
 
 
-def _replay(request: ReplayRequest, part: StatePart | None, key: bytes) -> local.Replayed:
+def _noise_key(request: ReplayRequest, fingerprint: str | None) -> bytes:
+    return secrets.token_bytes(32) if request.noise_key is None else key_of(request.noise_key, fingerprint)
+
+
+def _replay(request: ReplayRequest, part: RunPart | None, key: bytes) -> local.Replayed:
     plan, chunks, fields = request.plan, request.chunks, request.fields
-    run_part = part.run_part if part else None
-    run = PlannedRun(
-        plan=plan, stream=request.stream, run_id=request.run_id, part=run_part.draws_as if run_part else ""
-    )
+    run = PlannedRun(plan=plan, stream=request.stream, run_id=request.run_id, part=part.draws_as if part else "")
     domain = PublicItemsSource.of_plan(request.public_items, plan)
     size = bytes_in_windows(chunks, plan.schedule)
     with start_workers(size, key, request.processes) as workers, shown_progress() as progress:
         shards = shards_of_log(chunks, plan)
-        replay = local.LocalReplay(run, workers, public_items=domain, part=run_part, shards=shards, progress=progress)
+        replay = local.LocalReplay(run, workers, public_items=domain, part=part, shards=shards, progress=progress)
         return replay.take(spread_chunks(chunks, workers.number), fields)
 
 
-def nothing_found(request: ReplayRequest, events: int, rejected: int) -> NothingFoundError:
-    """For a log without an event in the range. For the operator alone: docs/guarantee.md, "What may be published"."""
-    schedule = request.plan.schedule
-    start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
-    found = f"{events:,} are outside, {rejected:,} rows cannot be read"
-    what = f"no event of the log is inside {start} .. {end}: {found}" if events + rejected else "the log has no rows"
-    return NothingFoundError(
-        f"{what}. No report was written, and nothing is spent. Check the log, --start, --end and --time-format"
-        f" (shh doctor LOG shows its times), or give --allow-empty, which spends the whole budget."
-    )
+def check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
+    """Before anything is reserved. Raises NothingFoundError, or LogError if too many rows cannot be read.
+
+    is_part: a log without any event is one of a quiet night, and only one with events of other years is not.
+    """
+    if request.allow_empty:
+        return
+    outside = count_unless_inside(request.chunks, request.fields, request.plan.schedule)
+    if outside and (refusal := why_refused(request, *outside, is_empty=outside[0] > 0 or not is_part)):
+        raise refusal
 
 
-def check_rejected(request: ReplayRequest, events: int, rejected: int) -> None:
-    """Raises LogError if more than half of the rows cannot be read, unless an empty report is allowed too."""
-    rows = events + rejected
-    if rejected > MOST_REJECTED * rows and not request.allow_empty:
-        raise LogError(
+def why_refused(request: ReplayRequest, events: int, rejected: int, *, is_empty: bool) -> UserError | None:
+    """Why nothing is published of a log. For the operator alone: docs/guarantee.md, "What may be published".
+
+    is_empty: whether no event counts that should.
+    """
+    rows, schedule = events + rejected, request.plan.schedule
+    if request.allow_empty:
+        return None
+    if rejected > MOST_REJECTED * rows:
+        return LogError(
             f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than half; nothing was"
             " published. --dead-letter FILE lists them; shh doctor LOG shows how they are read. If they are no events,"
-            f" leave them out of the log, or give --allow-empty."
+            " leave them out of the log, or give --allow-empty."
         )
+    if not is_empty:
+        return None
+    start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
+    return NothingFoundError(
+        f"no event of the log is inside {start} .. {end}: {events:,} are outside, {rejected:,} rows cannot be read. No"
+        " report was written, and nothing is spent. Check the log, --start, --end and --time-format (shh doctor LOG"
+        " shows its times), or give --allow-empty, which spends the whole budget."
+    )

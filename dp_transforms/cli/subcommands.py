@@ -30,6 +30,8 @@ _COMMANDS = {
     "stream": "Watch a live stream: which items are held by many users right now.",
 }
 
+_WRITES = {"--output", "--html"}  # with them a command does more than to say something
+
 
 class _LazyGroup(click.Group):
     """Imports a subcommand only when it is used: ``shh plan`` must not wait for Beam."""
@@ -68,7 +70,6 @@ def shh() -> None:
 def run(words: Sequence[str]) -> None:
     """Runs ``shh``. Returns when it is done; else raises SystemExit, with the codes of `cli.main`."""
     words, is_verbose = list(words), "--verbose" in words
-    operator_log.begin()
     # Beam logs whole tracebacks, and messages of other code in them may contain a cell of the data.
     logging.basicConfig(level=logging.INFO if is_verbose else logging.CRITICAL, force=True)
     if not is_verbose:
@@ -83,14 +84,14 @@ def run(words: Sequence[str]) -> None:
             error.show()
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            _fail("stopped.", exit_signals.stopped_with or exit_signals.INTERRUPTED)
+            _fail("stopped.", exit_signals.stopped_with or 130)
         except Exception as error:  # a fault of ours, or of a library: its message may hold a cell of the data
             if is_verbose:
                 traceback.print_exc()
                 sys.exit(1)
             _fail(_unexpected(error), 1)
-        # What is published stays so, whoever could not be told: that is no failure.
-        if output.error is not None and not operator_log.is_done():
+        # What is written stays so, whoever could not be told: that is no failure.
+        if output.error is not None and _WRITES.isdisjoint(word.partition("=")[0] for word in words):
             if isinstance(output.error, BrokenPipeError):  # `shh show ... | head`: who closes a pipe knows
                 sys.exit(1)
             _fail(f"cannot write to standard output: {getattr(output.error, 'strerror', 'it is closed')}.", 1)

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from dp_transforms.checks import check_names, check_whole
-from dp_transforms.errors import UserError
+from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.lifetime_cost import BudgetRule, LifetimeCost, Price, from_delta_units, from_epsilon_units
@@ -100,7 +100,7 @@ class Run:
         check_names(population=self.population or None, stream=self.stream, run_id=self.run_id or None)
         for name in ("population", "stream", "run_id"):
             if len(getattr(self, name)) > LONGEST_NAME:
-                raise ValueError(f"{name} must have at most {LONGEST_NAME} characters.")
+                raise InputError(name, f"must have at most {LONGEST_NAME} characters.")
         check_whole("horizon", self.horizon, 1)
 
 

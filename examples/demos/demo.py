@@ -29,8 +29,9 @@ _JOB, _LOG, _REPORT, _PAGE = (str(_FOLDER / name) for name in ("job.py", "clicks
 _SIMULATE = ["simulate", "--users", "50000", "--days", "2", "--seed", "1", "--output", _LOG]
 _REPLAY = [
     *("replay", _LOG, "--start", "2026-01-01T00:00:00Z", "--end", "2026-01-03T00:00:00Z", "--window", "1h"),
-    *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT, "--html", _PAGE),
+    *("--epsilon", "2", "--delta", "1e-9", "--output", _REPORT),
 ]
+_SHOW = ["show", _REPORT, "--html", _PAGE]
 
 
 def fresh_folder(folder: pathlib.Path) -> None:
@@ -53,7 +54,7 @@ def demo() -> None:
     if subprocess.run([sys.executable, _JOB], check=False).returncode:
         sys.exit(1)
     console.print("\n[bold]A log, in which users pay for contributions, the default of the command.[/]")
-    for words in (_SIMULATE, _REPLAY):
+    for words in (_SIMULATE, _REPLAY, _SHOW):
         print_command(console, f"shh {' '.join(words)}")
         main(words)
     named = sum(len(window.heavy_hitters) for window in read_report(_REPORT).windows)

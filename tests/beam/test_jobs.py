@@ -269,7 +269,7 @@ def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other(monkeypatch
 class Endless:
     """A pipeline that never ends by itself."""
 
-    is_over, cancelled = False, False
+    is_over, cancelled, ends_by_itself = False, False, False
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -314,3 +314,27 @@ def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: py
     with pytest.raises(StreamError, match="no broker"):
         watched(monkeypatch, job, output)
     assert (job.cancelled, output.looks > 2) == (True, True)
+
+
+def test_a_job_that_has_failed_is_told_at_once_also_where_its_output_cannot_be_read() -> None:
+    class Failed(Endless):
+        is_over = True
+
+        def raise_error(self) -> None:
+            raise ValueError("a window was answered twice")
+
+    output = Output(StreamError("no broker."))
+    stream: Any = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    with pytest.raises(ValueError, match="answered twice"):
+        list(jobs.watch(Failed(), stream, pause_seconds=0))  # type: ignore[arg-type]
+    assert output.looks == 0
+
+
+def test_a_pipeline_in_this_process_is_waited_for_also_when_all_its_reports_are_there() -> None:
+    """It cannot be cancelled, and may yet fail."""
+    job, output = Endless(), Output((1, 1), (0, 1), (0, 1))
+    job.ends_by_itself = True
+    stream: Any = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+    for number, _ in enumerate(jobs.watch(job, stream, pause_seconds=0), start=1):  # type: ignore[arg-type]
+        job.is_over = number == 3
+    assert output.looks == 4

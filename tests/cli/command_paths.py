@@ -47,9 +47,6 @@ READ = {
     ("explain", "reports"): ["explain", "PATH.avro"],
     ("explain", "plan_file"): ["explain", "--plan", "PATH"],
     ("show", "reports"): ["show", "PATH.avro"],
-    ("replay", "titles"): [
-        *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv")
-    ],
     ("show", "titles"): ["show", "report.avro", "--html", "out.html", "--titles", "PATH.csv"],
     ("stream", "titles"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "out", "--html", "out.html", "--titles", "PATH.csv")
@@ -70,7 +67,6 @@ WRITTEN = {
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
-    ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
     ("show", "html"): (["show", "report.avro"], ["out.html"]),
     ("show", "output"): (["show", "report.avro"], ["out.csv"]),
     ("simulate", "output"): (

@@ -104,13 +104,13 @@ def test_errors_are_one_line_with_a_remedy(folder, words, what):
 # --- Replays
 
 
-def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder):
+def test_a_run_says_what_it_takes_and_one_that_does_not_fit_draws_nothing(folder):
     first = succeeds(replay(folder, "first.avro", "--run-id", "monday", *CAPS))
     assert "This run takes 2 of the 5 that users of *news* may ever lose; 3 is left." in first
     assert "monday was used before" in error_of(replay(folder, "second.avro", "--run-id", "monday"))
     succeeds(replay(folder, "second.avro"))
-    for words in ((), PARTS):  # the log is not even looked for
-        refused = error_of(replay(folder, "third.avro", *words, log="gone.parquet"))
+    for words in ((), PARTS):
+        refused = error_of(replay(folder, "third.avro", *words))
         assert all(each in refused for each in ("this run takes 2", "1 of 5", "Nothing was drawn"))
     assert not (folder / "run.state").exists()
     assert not (folder / "third.avro").exists()
@@ -128,7 +128,7 @@ def test_parts_of_one_run_pay_once(folder):
     assert "1.avro" in earlier
     assert (spent(folder), statuses(folder)) == ("2", [["finished", "finished"]])
     alone = shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "3.avro", *PARTS, cwd=folder)
-    assert "was begun with the --population 'news'" in error_of(alone), "all parts of a run are in one ledger"
+    assert "the ledger has run" in error_of(alone), "all parts of a run are in one ledger"
     # An older copy of the state is of the right run, plan and key. The ledger knows that it is older.
     succeeds(ledger(folder, "run.state", "1.avro", "2.avro"))
     sick = ledger(folder, "run.state", "backup.state")

@@ -14,7 +14,6 @@ from dp_transforms.cli.options import OF_PROGRAMS, Options, Program, fields_of
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.reports import read_report_file
 from dp_transforms.stores import remote_files
-from tests.helpers import shh_process
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
@@ -217,26 +216,8 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
     assert not (folder / "report.jsonl").exists()
 
 
-def test_the_page_comes_with_the_report_and_never_takes_it_back(folder):
-    (folder / "titles.csv").write_text("item,title\nheavy-5,The great race\n")
-    page = ("--titles", "titles.csv", "--time-zone", "Europe/Berlin", "--html", "page.html")
-    for words, said in ((("--html", "no/page.html"), "The folder does not exist"), (("--titles", "no.csv"), "no.csv")):
-        done = shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", *words, cwd=folder)
-        assert said in error_line(done)
-        assert not (folder / "report.avro").exists(), "nothing is spent on a page that cannot be"
-    done = replayed(folder, *BUDGET, *page, output="report.avro")
-    assert "start (Europe/Berlin)" in done.stdout
-    assert [done.stdout.count(name) for name in ("heavy-5", "The great race")] == [0, 1]
-    assert shh("show", "report.avro", *page[:-1], "shown.html", cwd=folder).returncode == 0
-    assert (folder / "page.html").read_text() == (folder / "shown.html").read_text()
-    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
-    program = full + "from dp_transforms.cli.main import main; main()"
-    words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")
-    done = shh_process.run_python("-c", program, *words, cwd=folder)
-    assert (done.returncode, (folder / "second.html").exists()) == (1, False)
-    assert "the report is published, and valid. Only its page was not written: cannot write second.html" in done.stderr
-    assert done.stderr.endswith("budget again: shh show second.avro --html second.html\n")
-    assert shh("show", "second.avro", cwd=folder).returncode == 0
+def test_windows_are_shown_in_the_zone_that_is_asked_for(folder):
+    assert "start (Europe/Berlin)" in replayed(folder, *BUDGET, "--time-zone", "Europe/Berlin").stdout
 
 
 def test_several_item_fields_give_the_bytes_of_a_log_that_was_joined_beforehand(folder):

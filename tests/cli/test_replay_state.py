@@ -156,11 +156,8 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     for options, said in (
         ({"noise_key_file": "other.key"}, "is not sealed with this noise key"),
         ({"user_field": "item", "item_field": "user"}, "was used before with another user field"),
-        ({"until": "2026-02-01"}, "lies outside of the plan"),
-        (
-            {"until": "2026-01-03T05:00:00Z"},
-            "not the end of a window. Use 2026-01-03T00:00:00Z or 2026-01-04",
-        ),
+        ({"until": "2026-02-01"}, "--until must be the end of a window, got 2026-02-01T00:00:00Z. 2026-01-01"),
+        ({"until": "2026-01-03T05:00:00Z"}, "must be the end of a window, got 2026-01-03T05:00:00Z."),
         ({"dead_letter": "run.state"}, "name the same file"),
         ({"output": "mine.jsonl"}, "never overwritten"),
     ):

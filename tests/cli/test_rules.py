@@ -14,7 +14,6 @@ REFUSED = {
         --plan p --output r.avro --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.
         --plan p --output r.avro --max-items-per-user 5: --max-items-per-user cannot be used with --plan
         --plan p --output r.avro --counts: --counts cannot be used with --plan
-        --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
         --until 2026-01-01: --until needs --state. Give --state FILE
         --state s: --state needs --noise-key-file: all parts of a run have one key, since users are recognised by it.
         --population p --output r.avro: --population needs --ledger.

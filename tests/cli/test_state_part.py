@@ -214,8 +214,8 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):
     nights.take(1)
     nights.killed_at("ledger.publishing", 2)
     (nights.folder / "2.jsonl").write_bytes((nights.folder / "1.jsonl").read_bytes())
-    assert "is not the report of this part. Move it away" in nights.refused(2)
-    assert nights.statuses() == ["finished", "running"]
+    assert "exists and is never overwritten. Name another output, or move it away." in nights.refused(2)
+    assert nights.statuses() == ["finished", "failed"]
     (nights.folder / "2.jsonl").unlink()
     nights.take(2)
 

@@ -71,7 +71,10 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([*FOLDER, *OUT, *CLUSTER], "--runner needs --noise-key-file: workers need one noise key. Make one with"),
+        (
+            [*FOLDER, *OUT, *CLUSTER],
+            "FlinkRunner runs workers outside this process, which need one noise key: give noise_key=PATH",
+        ),
         ([*FOLDER, *OUT, "--noise-key-file", "open.key"], "chmod 600"),
         (["--input", "nowhere", *OUT, *KEY], "--input"),
         ([*FOLDER, "--output", "a.file", *KEY], "is a file"),
@@ -103,14 +106,14 @@ def test_a_run_goes_on_with_its_own_plan_and_stream_and_from_what_its_runner_sto
     ReportFolder("a").open(ReportHeader("run-1", "events", "guarantee", {"epsilon": 3}))
     ReportFolder("b").open(ReportHeader("run-1", "other", "guarantee", {}))
     (folder / "b.stop").touch()  # of a drain that was broken off
-    resumed = [*CLUSTER, "--savepoint_path=/savepoint"]
+    resumed = [*CLUSTER, "--savepoint_path=/savepoint", "--run-id", "run-1"]
     for output, words, said in (
         ("a", resumed, "another plan"),
         ("b", resumed, "its stream is 'other'"),
-        ("a", CLUSTER, "holds run 'run-1' already. Resume it with --savepoint_path=PATH, or start a new run"),
-        ("a", [], "holds run 'run-1' already. Start a new run: without --run-id, and with another --output"),
+        ("a", CLUSTER, "for a new run or, with --savepoint_path=PATH --run-id run-1, resume that one."),
+        ("a", [], "holds run 'run-1'. Name another --output for a new run."),
     ):
-        done = shh("stream", *FOLDER, "--output", output, *KEY, *PLAN, *words, "--run-id", "run-1")
+        done = shh("stream", *FOLDER, "--output", output, *KEY, *PLAN, *words)
         assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 
@@ -141,7 +144,7 @@ def test_a_folder_gives_the_reports_of_a_replay_and_a_page(folder):
     assert (header.run_id, ended.windows, ended.reports) == ("run-1", HOURS, 4)
     shown = [json.loads(line)["heavy_hitters"][0]["item"] for line in done.stdout.splitlines()]
     assert shown == [report.heavy_hitters[0].item for report in reports]
-    assert "The declared range is over: all 6 windows are closed; nothing more is answered." in done.stderr
+    assert "The run is over: all 6 windows are closed; nothing more is answered." in done.stderr
     page = Page((folder / "page.html").read_text())
     assert "The first hour" in page.data["columns"]["titles"]
     assert "The run has ended" in " ".join(page.texts)
@@ -166,8 +169,8 @@ def test_a_signal_drains_the_run(folder):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 0, err
-    assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [12] s", err)
-    assert "A stop was asked for: all 8 windows are closed; nothing more is answered." in err
+    assert re.search(r"Draining: what has come by the stop counts\. All windows close in about [12] s", err)
+    assert "The run is over: all 8 windows are closed; nothing more is answered." in err
     _, _, ended = ReportFolder(str(folder / "reports")).read()
     assert ended.windows == 8
     assert not (folder / "reports.stop").exists()
@@ -181,7 +184,7 @@ def test_once_reads_what_is_there_and_ends(folder, is_empty):
     logs = ["--input", "empty"] if is_empty else FOLDER
     done = shh("stream", *logs, *KEY, *ENDLESS, *OUT, *clock, "--once")
     assert done.returncode == 0, done.stderr
-    assert "A stop was asked for: all 8 windows are closed" in done.stderr
+    assert "The run is over: all 8 windows are closed" in done.stderr
     assert (not done.stdout) == is_empty
     assert not (folder / "reports.stop").exists()
 
@@ -212,10 +215,9 @@ def test_a_job_that_fails_says_why_in_one_line(folder):
 def test_a_stop_file_is_beside_the_reports_or_where_nobody_else_can_make_one(tmp_path, monkeypatch):
     """A run id can be guessed, so a file in the temporary folder itself could be made by anybody."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    options = {"once": False, "is_resumed": False}
-    assert stop_file_of("/x/reports", is_here=False, **options) == "/x/reports.stop"
-    assert stop_file_of("s3://b/reports", is_here=False, **options) is None
-    path, other = (pathlib.Path(stop_file_of("s3://b/reports", is_here=True, **options)) for _ in range(2))
+    assert stop_file_of("/x/reports", is_here=False) == "/x/reports.stop"
+    assert stop_file_of("s3://b/reports", is_here=False) is None
+    path, other = (pathlib.Path(stop_file_of("s3://b/reports", is_here=True)) for _ in range(2))
     assert path.parent.parent == tmp_path
     assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o700
     assert not path.exists()

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from dp_transforms.cli.options import LogError
+from dp_transforms.cli.output_file import output_draft
 from dp_transforms.cli.replay_run import ReplayRequest
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_part import StatePart, open_part
@@ -27,7 +28,7 @@ from dp_transforms.logs import EventFields
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
-from dp_transforms.reports.files import write_report_file
+from dp_transforms.reports.files import report_file_bytes
 from dp_transforms.runs.fingerprints import input_fingerprint, input_key, sealing_key
 from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.records import Part, VerdictKind
@@ -131,15 +132,14 @@ class NightFolder:
         account = RunAccount(self.ledger, "news", CAPS) if self.has_ledger else RunAccount()
         with hold_state(state):
             part = open_part(request, self.read(log), account, lambda kind: None)
-            if part.kind == VerdictKind.DONE:
-                part.find_done()
-                return part.kind
+            if part.verdict.kind == VerdictKind.DONE:
+                return part.verdict.kind
             with part.taken():
                 if part.is_drawn and not is_bad:
                     part.publish()
                 else:
                     self._draw(part, log, is_bad)
-        return str(part.kind)
+        return str(part.verdict.kind)
 
     def begun(self) -> tuple[int, str] | None:
         """End and log of the part that may have drawn and was not finished."""
@@ -172,9 +172,9 @@ class NightFolder:
             report(window, HeavyHitter(answer(run_id, part.run_part.draws_as, window, log), ABOVE, None), spent=1.0)
             for window in windows
         ]
-        with part.draft() as folder:
+        with output_draft(part.path) as folder:
             header = dataclasses.replace(HEADER, run_id=run_id)
-            write_report_file(str(folder / "report.jsonl"), header, drawn)
+            (folder / "report").write_bytes(report_file_bytes(header, drawn, "json"))
             cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(windows.stop))]
             write_state(folder / "state", part.header_after, cells, sealing_key(SECRET))
             if is_bad:

@@ -85,7 +85,7 @@ def replayed(request):
     """The report, the dead letter, and what the operator is told of the rows."""
     summary = run_replay(request)
     bad = pathlib.Path(request.dead_letter).read_bytes()
-    return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
+    return pathlib.Path(request.output).read_bytes(), bad, summary
 
 
 @pytest.mark.parametrize(

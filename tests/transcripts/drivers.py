@@ -5,9 +5,9 @@ What is renamed in the code is renamed here, and nowhere else in this folder but
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from unittest import mock
@@ -26,11 +26,20 @@ from dp_transforms import (
 )
 from dp_transforms.cli import replay, state_part
 from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.core import operator_counts as names
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import RUN_ID, key_file
 from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, plan_of, write_logs
+
+_COUNTS = {
+    "events": names.EVENTS_READ,
+    "outside_range": names.EVENTS_OUTSIDE_RANGE,
+    "outside_domain": names.EVENTS_OUTSIDE_DOMAIN,
+    "rejected": names.EVENTS_REJECTED,
+    "unpaid": names.CONTRIBUTIONS_UNPAID,
+}
 
 
 class Run(NamedTuple):
@@ -71,12 +80,16 @@ def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
     return Run(folder, plan, domain, key_file(folder))
 
 
+def _told(counts: Counter[str]) -> dict[str, int]:
+    """What the operator is told, by the names under which it is stored."""
+    return {name: counts[counted] for name, counted in _COUNTS.items()}
+
+
 def replayed(run: Run, **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
     more.update(public_items=str(run.domain) if run.domain else None, dead_letter=str(bad))
     request = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
-    summary = dataclasses.asdict(run_replay(request))
-    counts = {name: count for name, count in summary.items() if name != "seconds"}
+    counts = _told(run_replay(request))
     report = read_report(output)
     return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())
 
@@ -97,12 +110,11 @@ def _parts(run: Run) -> Left:
         words += ["--ledger", "ledger.db", "--population", "all", "--caps", "100", "0.01"]
         words += ["--public-items", run.domain.name] if run.domain else []
         nonce = mock.patch.object(state_part, "fresh_nonce", return_value=f"{night}" * 32)
-        with mock.patch.object(replay, "_print_summary") as told, nonce:
+        with mock.patch.object(replay, "_print_counts") as told, nonce:
             done = shh(*words, cwd=run.folder)
         assert done.returncode == 0, done.stderr
-        for name, number in dataclasses.asdict(told.call_args.args[0]).items():
-            if isinstance(number, int):
-                counts[f"night {night}, {name}"] = number
+        for name, number in _told(told.call_args.args[0]).items():
+            counts[f"night {night}, {name}"] = number
     reports = [window for output in outputs for window in read_report(output).windows]
     files = b"".join(output.read_bytes() for output in outputs)
     return Left(reports, list(_dead_letter(letters)), counts, read_report(outputs[0]).header, files)
