@@ -115,7 +115,8 @@ def test_a_job_goes_on_from_a_savepoint(kafka, cluster, key_path):
         savepoint = run.stop_with_savepoint()
         assert len(run.sink.read(run.case.header.run_id)[1]) < case.plan.schedule.horizon
         run.feeder.join()
-        kafka.admin().create_partitions([NewPartitions(run.source.topic, 3)])[run.source.topic].result(10)
+        admin = kafka.admin()
+        admin.create_partitions([NewPartitions(run.source.topic, 3)])[run.source.topic].result(10)
         source, known = dataclasses.replace(run.source, first_partitions=case.partitions), cluster.job_ids()
         submit(case, source, run.sink, cluster.options(savepoint=savepoint), key_path, poll_seconds=0.3)
         run.job = cluster.newest_job(known)

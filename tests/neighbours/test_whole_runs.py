@@ -185,7 +185,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         _ = found.reports | f"{name} reports" >> reports[name].sink()
         _ = found.ended | f"{name} ended" >> ended[name].sink()
 
-    records, logs = kafka_log(PLAN.schedule, 1_200), logs_of(crowd(4, 900))
+    records, logs = kafka_log(PLAN.schedule, 600), logs_of(crowd(4, 450))
     for kind in ("with", "without"):
         topic = serve(brokers, kind, [entry for entry in records if kind == "with" or not entry[1].is_added])
         folder = tmp_path / kind
