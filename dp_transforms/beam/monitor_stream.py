@@ -110,11 +110,7 @@ class MonitorStream(beam.PTransform):
         poll_seconds: float = 0.5,
     ) -> None:
         super().__init__()
-        if not isinstance(plan, Plan):
-            raise ValueError(
-                f"plan must be a Plan, got a {type(plan).__name__}."
-                " Use Plan.for_contributions(...) or Plan.for_hits(...)."
-            )
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         if not isinstance(clock, StreamClock):
             raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
         if not isinstance(run_id, str):
@@ -131,7 +127,6 @@ class MonitorStream(beam.PTransform):
         self._source, self._clock, self._noise_key, self._driver = source, clock, noise_key, driver
         self._shards = Sharding.of_stream(shards).shards
         self._confirm, self._stop_file, self._poll_seconds = confirm, stop_file, poll_seconds
-        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
         self._stages = stages_of(self._run, self._public_items)
 

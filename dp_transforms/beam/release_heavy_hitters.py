@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
-from apache_beam.transforms.window import WindowFn
 
 from dp_transforms.beam.assign_windows import assign_windows, check_windows
 from dp_transforms.beam.at_once import ReleaseAtOnce
@@ -47,7 +46,6 @@ class ShiftingHeavyHitters(beam.PTransform):
     operator and are not covered.
 
     plan: a `Plan`; its schedule declares the windows. Events outside its range are skipped and counted.
-    window: None for the windows of the plan; other values are checked to be the same windows.
     user, item: names of the fields of the elements (with a schema, or NamedTuples, rows and mappings without one), or
         functions of an element; several names of the item make one label. Not used for plain tuples, which are pairs
         (user, item), nor for `EventBatch`.
@@ -81,7 +79,6 @@ class ShiftingHeavyHitters(beam.PTransform):
     def __init__(
         self,
         plan: Plan,
-        window: WindowFn | None = None,
         user: str | Getter = "user",
         item: str | Sequence[str] | Getter = "item",
         noise_key: beam.Secret | str | os.PathLike[str] | None = None,
@@ -94,13 +91,6 @@ class ShiftingHeavyHitters(beam.PTransform):
         time_unit: str | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(plan, Plan):
-            raise ValueError(
-                f"plan must be a Plan, got a {type(plan).__name__}."
-                " Use Plan.for_contributions(...) or Plan.for_hits(...)."
-            )
-        if window is not None:
-            check_windows(window, plan.schedule)
         self._collect = CollectEvents(user, item, time, time_unit)
         check_names(stream=stream, run_id=run_id)
         self._plan, self._noise_key, self._shards = plan, noise_key, shards

@@ -91,15 +91,13 @@ class ThresholdMonitorEvolving(beam.PTransform):
         with_rejected: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(plan, Plan):
-            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.for_hits(...).")
+        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         _ = plan.charged_hits  # raises for a plan of contributions
         check_names(run_id=run_id)
         if keys is not None:
             keys = tuple(id_of_value(key, "key") for key in (keys if not isinstance(keys, str) else (keys,)))
         if public_items is not None and keys is None:
             raise ValueError("keys must be given with public_items: each of these is tested under each key.")
-        self._public_items = PublicItemsSource.of_plan(public_items, plan)
         self._plan, self._noise_key, self._run_id, self._keys = plan, noise_key, run_id, keys
         self._shards, self._with_rejected = Sharding.of_stream(shards).shards, with_rejected
 

@@ -173,12 +173,9 @@ class WriteRejected(beam.PTransform):
 
 
 def _write_rejected(group: Gathered, path: str) -> str:
-    _write_lines([data for data in group[1] if data], path, path)
+    packed = [data for data in group[1] if data]
+    replace_whole(path, lambda handle: write_rejected_lines(handle, packed), mode=0o600)
     return path
-
-
-def _write_lines(packed: list[bytes], path: str, shown_name: str) -> None:
-    replace_whole(path, lambda handle: write_rejected_lines(handle, packed), mode=0o600, shown_name=shown_name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -204,15 +201,15 @@ class WriteRejectedFolder(beam.PTransform):
 
 
 def _write_into_folder(rejected: RejectedEvents, folder: str) -> str:
-    packed, lines = [pack_rejected(rejected)], io.BytesIO()
-    write_rejected_lines(lines, packed)
+    lines = io.BytesIO()
+    write_rejected_lines(lines, [pack_rejected(rejected)])
     path = pathlib.Path(folder) / f"rejected-{hashlib.sha256(lines.getvalue()).hexdigest()[:32]}.jsonl"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from None
     if not path.exists():
-        _write_lines(packed, str(path), folder)
+        replace_whole(str(path), lambda handle: handle.write(lines.getvalue()), mode=0o600, shown_name=folder)
     return str(path)
 
 

@@ -147,7 +147,12 @@ class PublicItemsSource:
     @classmethod
     def of_plan(cls, items: PublicItems | str | os.PathLike[str] | None, plan: Plan) -> PublicItemsSource | None:
         """None for a plan without. Raises ValueError unless they are those of the plan, and for a list of more than 5
-        MB, which would have to travel in the graph of a job; workers check it again."""
+        MB, which would have to travel in the graph of a job; workers check it again. And for what is no plan."""
+        if not isinstance(plan, Plan):
+            raise ValueError(
+                f"plan must be a Plan, got a {type(plan).__name__}."
+                " Use Plan.for_contributions(...) or Plan.for_hits(...)."
+            )
         if items is None:
             if plan.domain_size:
                 raise ValueError(f"the plan has {plan.domain_size:,} public items. Give public_items=PATH.")

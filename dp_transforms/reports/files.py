@@ -85,16 +85,12 @@ def put_whole(path: Path, content: bytes) -> None:
 def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
     """The header and the reports of a local file or a URL. Every record is checked. Raises ReportFileError."""
     is_avro = report_format(path) == "avro"
-    try:
+    handle: BinaryIO
+    try:  # a parser may raise anything, with words that hold some of the file
         if is_remote(path):
-            handle: BinaryIO = io.BufferedReader(open_stored(look_at(os.fspath(path))))
+            handle = io.BufferedReader(open_stored(look_at(os.fspath(path))))
         else:
             handle = open_regular(path)
-    except UrlError as error:
-        raise ReportFileError(str(error)) from None
-    except OSError as error:
-        raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}. Check the path.") from error
-    try:  # a parser may raise anything, with words that hold some of the file
         with handle:
             if is_avro:
                 from dp_transforms.reports import avro
@@ -103,10 +99,13 @@ def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
             else:
                 header, reports = read_json_lines(handle)
             return header, list(reports)
+    except UrlError as error:
+        raise ReportFileError(str(error)) from None
     except ReportFileError as error:
         raise ReportFileError(f"{_quoted(path)}: {error}") from error
-    except RemoteFileError as error:
-        raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}.") from error
+    except OSError as error:
+        remedy = "" if isinstance(error, RemoteFileError) else " Check the path."
+        raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}.{remedy}") from error
     except Exception as error:
         raise ReportFileError(
             f"{_quoted(path)} is damaged or not a report file ({type(error).__name__}). Write it again."

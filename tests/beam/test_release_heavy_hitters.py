@@ -95,7 +95,7 @@ def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
     inputs = with_timestamps(events, batches)
     windowed = inputs["pairs"][0] | "Window pairs" >> beam.WindowInto(windows)
     inputs = {**inputs, **with_times(events)} if sliding == 1 else {}
-    inputs["windowed"] = (windowed, {"window": windows})
+    inputs["windowed"] = (windowed, {})
     inputs["windowed batches"] = (batches | beam.WindowInto(windows), {})
     for name, (source, arguments) in inputs.items():
         found[name] = Collected()
@@ -149,7 +149,6 @@ def test_a_bundle_that_runs_twice_publishes_one_answer_with_a_fresh_key_too(plan
         ({"stream": ""}, "stream must be printable text and not empty"),
         ({"run_id": ""}, "run_id must be printable text and not empty"),
         ({"shards": 0}, "shards must be a whole number >= 1, got 0"),
-        ({"window": FixedWindows(61)}, "not those of the plan"),
         ({"noise_key": SECRET}, "noise_key must be a path"),
         ({"noise_key": "/nowhere/at/all"}, "cannot be read: No such file"),
         ({"public_items": "items.txt"}, "no public items"),
