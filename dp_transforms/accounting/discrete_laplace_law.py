@@ -1,4 +1,4 @@
-"""The law of discrete Laplace noise: its probabilities, tails and tables, which accounting and mechanisms share.
+"""The law of discrete Laplace noise: its tails and tables, which accounting and mechanisms share.
 
 Nothing is drawn here: `core.noise_table` draws from this law. Sums of two such noises, and what else is
 computed from the law alone, are here too.
@@ -85,11 +85,6 @@ def not_prior_probability(epsilon: float) -> float:
     check_positive("epsilon", epsilon)
     a = math.exp(-epsilon)
     return a / (1 + a)
-
-
-def probability(epsilon: float, value: int) -> float:
-    """``Pr[Z = value]``."""
-    return math.tanh(epsilon / 2) * math.exp(-epsilon * abs(value))
 
 
 @functools.lru_cache(maxsize=8)

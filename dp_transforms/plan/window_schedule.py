@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Moment = int | str | datetime.date
-Length = int | str | datetime.timedelta
+Length = int | str
 
 MICROS_PER_SECOND = 1_000_000
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -59,15 +59,7 @@ def _second_of(moment: Any) -> Any:
     """In seconds since 1970 UTC; what is no time stays as it is."""
     if isinstance(moment, datetime.date):  # a datetime, and a timestamp of pandas, is one
         return parse_utc(moment.isoformat())
-    return parse_utc(str(moment)) if isinstance(moment, str) or type(moment).__name__ == "datetime64" else moment
-
-
-def _seconds_of(length: Any) -> Any:
-    """In seconds; what is no length stays as it is."""
-    if isinstance(length, datetime.timedelta):
-        whole, rest = divmod(length, datetime.timedelta(seconds=1))
-        return length if rest else whole
-    return parse_duration(length) if isinstance(length, str) else length
+    return parse_utc(moment) if isinstance(moment, str) else moment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,15 +109,15 @@ class WindowSchedule:
 
     @classmethod
     def fixed(cls, start: Moment, end: Moment, window_seconds: Length) -> WindowSchedule:
-        """Fixed windows: each event lies in exactly one. start, end: ISO 8601 text, dates and times of Python, pandas
-        or numpy, which are UTC unless they have a zone, or seconds since 1970 UTC. window_seconds: also as text, such
-        as ``1h``, or as a timedelta."""
+        """Fixed windows: each event lies in exactly one. start, end: ISO 8601 text, dates and times of Python, UTC
+        unless they have a zone, or seconds since 1970 UTC. window_seconds: also as text, such as ``1h``."""
         return cls.sliding(start, end, window_seconds, window_seconds)
 
     @classmethod
     def sliding(cls, start: Moment, end: Moment, window_seconds: Length, slide_seconds: Length) -> WindowSchedule:
         """Sliding windows: each event lies in ``window_seconds / slide_seconds`` of them, and counts in each."""
-        return cls(*map(_second_of, (start, end)), *map(_seconds_of, (window_seconds, slide_seconds)))
+        lengths = (parse_duration(each) if isinstance(each, str) else each for each in (window_seconds, slide_seconds))
+        return cls(*map(_second_of, (start, end)), *lengths)
 
     @property
     def windows_per_event(self) -> int:

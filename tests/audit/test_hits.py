@@ -9,7 +9,7 @@ import math
 import pytest
 
 from dp_transforms.accounting.charging_game import between_probability, charging_game_delta
-from dp_transforms.accounting.discrete_laplace_law import not_prior_probability, probability
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.audit.hits import (
     HitsClaim,
     Mechanism,
@@ -24,6 +24,7 @@ from dp_transforms.audit.hits import (
 from dp_transforms.core.hit_noise import ReleaseRule
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode
+from tests.helpers.sampling_checks import laplace_probability
 from tests.privacy.adversary import Action, best_adversary, extract_kernel, kernel_of_law
 from tests.privacy.exact_monitor import settings_for
 
@@ -40,8 +41,8 @@ def by_definition(zone_width, distance, epsilon=EPSILON, reach=80):
     rule, masses = ReleaseRule(0, zone_width or None), {}
     for noise in range(-reach, reach + 1):
         both = masses.setdefault(rule(distance + noise), [0.0, 0.0])
-        both[0] += probability(epsilon, noise - 1)
-        both[1] += probability(epsilon, noise)
+        both[0] += laplace_probability(epsilon, noise - 1)
+        both[1] += laplace_probability(epsilon, noise)
     return [
         Result(*both, math.log(both[0] / both[1]), int(bool(release and release.charged)))
         for release, both in masses.items()
@@ -86,14 +87,16 @@ def test_results_of_a_query_are_those_of_the_real_monitor(mode):
 
 def test_masses_far_out_keep_their_digits():
     """Where a difference of two tails would be 0."""
-    assert laplace_mass(0.5, 200, 201, 0) == pytest.approx(probability(0.5, 200) + probability(0.5, 201), rel=1e-12)
+    assert laplace_mass(0.5, 200, 201, 0) == pytest.approx(
+        laplace_probability(0.5, 200) + laplace_probability(0.5, 201), rel=1e-12
+    )
     assert laplace_mass(0.5, None, -300, 0) == pytest.approx(math.exp(-150) / (1 + math.exp(-0.5)), rel=1e-12)
     assert laplace_mass(0.5, 3, 2, 0) == 0
 
 
 def test_lone_items_by_the_definition():
     mechanism = Mechanism(ThresholdLaw(0.5, 0), 9, 1, 10, 3)
-    published = math.fsum(probability(0.5, noise) for noise in range(8, 200))
+    published = math.fsum(laplace_probability(0.5, noise) for noise in range(8, 200))
     assert lone_delta(mechanism, 30) == pytest.approx(1 - (1 - published) ** 30, rel=1e-9)
     assert lone_delta(mechanism, 0) == 0
     assert lone_delta(dataclasses.replace(mechanism, tests_lone_items=False), 30) == 0

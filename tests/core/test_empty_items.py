@@ -1,31 +1,18 @@
-"""Items of a known domain that nobody holds: which are published, and with what value. Each test rejects a correct draw
-with probability 1e-6 over the key (fixed here), and has a twin that it must reject."""
+"""Public items that nobody holds: which are drawn; what is published of them: tests/privacy/test_known_domain.py. Each
+test rejects a correct draw with probability 1e-6 over the key (fixed here), and has a twin that it must reject."""
 
 import itertools
 import math
 from fractions import Fraction
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from scipy import stats
 
-from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail
-from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.core.hit_noise import query_noise
-from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import EmptyItems, binomial_integers
-from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.core_runs import close_window
 from tests.helpers.sampling_checks import (
-    FALSE_ALARM,
-    SECRET,
     chi_squared_rejects,
-    laplace_tail,
     stream_keys,
-    too_many,
 )
-from tests.helpers.trials import hits_trial
 
 ONE = 1 << 128
 WINDOWS = 15_000
@@ -124,83 +111,3 @@ def test_the_table_of_the_binomial_is_exact():
         assert all(entry >= ONE - 2 for entry in expected[len(found) :])
     assert 30 < len(binomial_integers(10**7, int(ONE * 1e-7))) < 40
     assert binomial_integers(10**7, 0) == []
-
-
-# --- What is published of them
-
-EPSILON, THRESHOLD, ITEMS = 0.5, 6, 400
-
-
-def false_reports(mode):
-    """Zone and noisy count of everything that is published of a log without events."""
-    is_printed = mode == "kms21"
-    settings = hits_trial(
-        stream="s",
-        run_id="run",
-        fingerprint="p",
-        schedule=WindowSchedule.fixed(0, 100, 1),
-        mode=mode,
-        threshold=THRESHOLD,
-        zone_width=4 if mode == "hits" else 0,
-        epsilon_per_query=EPSILON,
-        hits_per_user=2,
-        max_items_per_user=1,
-        epsilon=1.0,
-        delta=1e-6,
-        epsilon_after_hits=(0.5, 1.0),
-        wide_epsilon_per_query=EPSILON / 2 if is_printed else 0.0,
-        noise_cap=3 if is_printed else 0,
-        domain_size=ITEMS,
-    )
-    keys = settings.stream_keys(SECRET)
-    domain = ItemTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)[0]
-    monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
-    empty_items = EmptyItems(domain, query_noise(settings, keys).empty_item_tail(), keys.empty_item_uniforms())
-    for window in range(settings.schedule.horizon):
-        cells = empty_items.without_holders(window, window + 1)
-        if not len(cells):
-            continue
-        report = close_window(monitor, window, cells, state)
-        assert len({hitter.item for hitter in report.heavy_hitters}) == len(report.heavy_hitters) == len(cells)
-        assert len(state.budgets) == 0, "nobody is charged"
-        found += [(hitter.zone, hitter.noisy_count) for hitter in report.heavy_hitters]
-    return found
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_as_many_are_published_as_the_noise_lets_pass(mode):
-    tests, share = 100 * ITEMS, laplace_tail(EPSILON, THRESHOLD)
-    if mode == "kms21":
-        share = capped_sum_upper_tail(THRESHOLD, wide_epsilon=EPSILON / 2, narrow_epsilon=EPSILON, cap=3)
-    found = false_reports(mode)
-    assert not too_many(len(found), tests, share)
-    assert stats.binom.cdf(len(found), tests, share) > FALSE_ALARM
-    assert too_many(len(found), tests, share * 0.8)
-    if mode == "kms21":
-        assert set(found) == {(None, None)}, "names alone"
-
-
-def values_reject(counts):
-    """Chi-squared of noisy counts against Z given that it reaches the threshold: geometric from there on."""
-    a = math.exp(-EPSILON)
-    shares = [(1 - a) * a**above for above in range(6)]
-    observed = np.bincount([min(count - THRESHOLD, 6) for count in counts], minlength=7)
-    return chi_squared_rejects(observed, len(counts) * np.array([*shares, a**6]))
-
-
-def test_the_values_are_those_of_noise_that_reaches_the_threshold():
-    counts = [count for _, count in false_reports("hits-with-counts")]
-    assert len(counts) > 1000
-    assert not values_reject(counts)
-    assert values_reject([count + count % 2 for count in counts])
-
-
-def test_zones_follow_from_the_same_values():
-    """The zone holds THRESHOLD .. THRESHOLD + 3, and what is above it has no count."""
-    labels = false_reports("hits")
-    above = sum(zone == "above" for zone, _ in labels)
-    share = math.exp(-4 * EPSILON)
-    assert not too_many(above, len(labels), share)
-    assert not too_many(len(labels) - above, len(labels), 1 - share)
-    assert {count for zone, count in labels if zone == "above"} == {None}
-    assert {count for zone, count in labels if zone == "between"} == set(range(THRESHOLD, THRESHOLD + 4))

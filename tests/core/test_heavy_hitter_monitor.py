@@ -13,7 +13,6 @@ from dp_transforms.core.contribution_counters import ContributionCounters, HitEn
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import close_window, monitor_settings
 from tests.helpers.small_runs import SECRET
@@ -98,29 +97,6 @@ def test_the_running_figure_is_a_function_of_what_was_charged_in_public():
     assert len(report.heavy_hitters) == 4, "then all holders have paid"
     assert state.hit_bound == 2
     assert report.epsilon_spent == 2.3
-
-
-hitter_strategy = st.one_of(
-    st.builds(HeavyHitter, st.text(max_size=3), st.just(ABOVE), *[st.none()] * 3),
-    st.builds(HeavyHitter, st.text(max_size=3), st.sampled_from([BETWEEN, None]), st.integers(0, 5), *[st.none()] * 2),
-)
-named_strategy = st.builds(
-    HeavyHitter, st.text(max_size=3), st.none(), st.none(), st.integers(1, 3), st.integers(0, 3) | st.none()
-)
-
-
-@given(st.lists(hitter_strategy, max_size=8) | st.lists(named_strategy, max_size=8), st.randoms(use_true_random=False))
-def test_the_order_of_a_report_is_a_function_of_what_it_says(hitters, order):
-    """Above first, then by falling level, falling size and falling count, then by label."""
-    expected = sorted(hitters, key=release_order)
-    order.shuffle(hitters)
-    assert [*map(release_order, sorted(hitters, key=release_order))] == [*map(release_order, expected)]
-    sizes = [
-        (each.zone == ABOVE, each.level or 0, each.at_least_users or 0, each.noisy_count or 0) for each in expected
-    ]
-    assert sizes == sorted(sizes, reverse=True)
-    for (one, first), (other, second) in itertools.pairwise(zip(sizes, expected, strict=True)):
-        assert one != other or first.item <= second.item
 
 
 users = st.sampled_from([0, 1, 2, 3, 5, 8, 2**63, 2**64 - 2, 2**64 - 1])

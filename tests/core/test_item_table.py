@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dp_transforms.core import columns as packed_columns
 from dp_transforms.core import item_table
 from dp_transforms.core.columns import order_in_groups, sort_distinct
-from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.public_items import EmptyItems
 from tests.helpers.core_runs import monitor_settings
@@ -88,49 +87,6 @@ def test_more_than_4_gb_of_labels_are_packed_with_wide_offsets():
 
 
 # What `ItemHolders` hold, in plain lists.
-
-
-def cells_by_label(cells):
-    """((window, label), holders) of each cell."""
-    labels = cells.table.labels.to_pylist()
-    return [
-        ((window, labels[item]), sorted(cells.holders[low:high].tolist()))
-        for window, item, (low, high) in zip(
-            cells.windows.tolist(), cells.items.tolist(), itertools.pairwise(cells.splits.tolist()), strict=True
-        )
-    ]
-
-
-ITEMS = tuple(f"item {number}" for number in range(40))
-SHARDS = 3
-
-
-@pytest.mark.parametrize(
-    ("mode", "threshold"), [("hits-with-counts", 3), ("hits", 1), ("kms21", 6), ("hits-with-counts", 200)]
-)
-def test_items_that_nobody_holds_are_the_same_window_by_window(mode, threshold):
-    """Else a restarted stream would publish others than it did. At 200 there are none, in 2^-100 of all keys."""
-    chosen = monitor_settings(mode, threshold=threshold, domain=ITEMS)
-    keys = chosen.stream_keys(SECRET)
-    domain = ItemTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)[0]
-    wanted = {}
-    drawn = EmptyItems(domain, query_noise(chosen, keys).empty_item_tail(), keys.empty_item_uniforms())
-    horizon = chosen.schedule.horizon
-    for shard in range(SHARDS):
-        for (window, item), holders in cells_by_label(drawn.without_holders(0, horizon, shard, SHARDS)):
-            assert holders == []
-            wanted.setdefault((window, shard), []).append(item)
-    found = {}
-    for window, shard in itertools.product(range(horizon), range(SHARDS)):
-        part = drawn.without_holders(window, window + 1, shard, SHARDS)
-        if len(part):
-            assert {at for (at, _), _ in cells_by_label(part)} == {window}
-            assert {tuple(holders) for _, holders in cells_by_label(part)} == {()}
-            found[window, shard] = [item for (_, item), _ in cells_by_label(part)]
-    assert found == wanted
-    assert bool(found) is (threshold < 200)
-    if found:
-        assert {shard for _, shard in found} == set(range(SHARDS))
 
 
 @pytest.mark.parametrize("share", [2e-4, 0.3])

@@ -237,18 +237,6 @@ def test_each_function_is_aes_under_a_key_made_from_the_secret(purpose, secret):
     ]
 
 
-@pytest.mark.parametrize("purpose", CASES)
-def test_all_noise_and_nothing_else_depends_on_the_part(purpose):
-    """Whose rows count must be the same in all parts and rounds; the same noise for another log would cancel."""
-    found, context, blocks = CASES[purpose]
-    of_part = [tuple(row) for row in found(stream_keys(part="a part")).tolist()]
-    is_noise = context[1 : 1 + len(RUN)] == RUN
-    name, *more = context
-    expected = (name, *RUN, "a part", *more[len(RUN) :]) if is_noise else context
-    assert of_part == [chained(*expected, blocks=blocks)]
-    assert (of_part != [chained(*context, blocks=blocks)]) == is_noise
-
-
 @pytest.mark.parametrize("key", [SECRET, bytes(32), b"\xff" * 48])
 def test_draws_of_a_source_are_aes_in_counter_mode_under_its_key(key):
     """Block number n, by whichever call: none comes twice, and none without the key."""

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.discrete_laplace_law import probability
 from dp_transforms.papers.pate import LOW, TeacherVotes
+from tests.helpers.sampling_checks import laplace_probability
 from tests.reference.exact_law import attained_epsilon, exact_law, hockey_stick
 from tests.reference.largest_target import largest_q
 
@@ -68,7 +68,7 @@ def test_a_label_is_drawn_where_the_noisy_count_reaches_the_threshold(threshold,
     combined = ASKED.agreed_or_low(threshold, test_epsilon)[0].mechanism
     for votes, law in _laws(combined).items():
         missing = threshold - max(votes)
-        below = math.fsum(probability(test_epsilon, value) for value in range(-200, missing))
+        below = math.fsum(laplace_probability(test_epsilon, value) for value in range(-200, missing))
         assert law[LOW] == pytest.approx(below, abs=1e-12)
         for label, share in zip(LABELS, _drawn(votes), strict=True):
             assert law.get(label, 0.0) == pytest.approx(share * (1 - below), abs=1e-12)

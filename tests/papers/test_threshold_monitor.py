@@ -10,12 +10,13 @@ from fractions import Fraction
 
 import pytest
 
-from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, probability
+from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.core.hit_noise import Release
 from dp_transforms.papers.individual_charging import IndividualCharging
 from dp_transforms.papers.noise_source import SecretNoise
 from dp_transforms.papers.query import LinearQuery
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
+from tests.helpers.sampling_checks import laplace_probability
 from tests.papers.scripted import Given
 
 SMALL = {"wide_epsilon": 0.2, "narrow_epsilon": 0.6, "cap": 3}  # noise that proves nothing
@@ -154,7 +155,7 @@ def test_accuracy_of_individual_charging_is_the_smallest_alpha(queries, beta, ep
     units = round(stream.accuracy(queries, beta) * grid)
 
     def errs(alpha):  # Pr[|Z| > alpha]
-        return 1 - math.fsum(probability(epsilon / grid, z) for z in range(-alpha, alpha + 1))
+        return 1 - math.fsum(laplace_probability(epsilon / grid, z) for z in range(-alpha, alpha + 1))
 
     assert errs(units) <= beta / queries * (1 + 1e-9)
     assert errs(units - 1) > beta / queries

@@ -6,11 +6,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
+from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.audit.hits import Result, ThresholdLaw
 from dp_transforms.core.heavy_hitter_monitor import MonitorState
 from tests.helpers.trial_plan import TrialPlan
@@ -23,6 +25,7 @@ from tests.privacy.exact_monitor import (
     hits_of,
     log_ratio,
     state_with_hits,
+    target_probability,
 )
 
 
@@ -98,6 +101,26 @@ def deltas_of_pair(
         )
         for epsilon in epsilons
     ]
+
+
+def excess_of(
+    claimed: TrialPlan,
+    rounds: Sequence[Round],
+    epsilons: Sequence[float],
+    *,
+    real: TrialPlan | None = None,
+    alone: float = 0.0,
+    **how: Any,
+) -> tuple[float, float]:
+    """Largest delta - claim and largest delta / claim over both directions and all epsilons. real: the plan that runs,
+    if it is another. alone: what lone items add to the claim. how: of `transcript_distribution`."""
+    with_target, without = (transcript_distribution(real or claimed, rounds, there, **how) for there in (True, False))
+    q, each = target_probability(claimed), claimed.charged_hits.epsilon_per_query
+    excess, ratio = -1.0, 0.0
+    for epsilon, deltas in zip(epsilons, deltas_of_pair(with_target, without, epsilons), strict=True):
+        claim = alone + charging_game_delta(each, q, claimed.hits_per_user, epsilon)
+        excess, ratio = max(excess, max(deltas) - claim), max(ratio, max(deltas) / claim)
+    return excess, ratio
 
 
 # --- The best adaptive adversary: a dynamic program over (hits paid by the user, privacy loss). What it has is

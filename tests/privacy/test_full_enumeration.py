@@ -4,15 +4,11 @@ in both directions, is below the claim. Nothing here is random."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import pytest
 
-from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.modes import plan_of_mode
 from tests.helpers.trial_plan import TrialPlan
-from tests.privacy.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
+from tests.privacy.adversary import Round, excess_of, fresh_users
 from tests.privacy.exact_monitor import (
     ONE,
     TARGET_USER,
@@ -20,7 +16,6 @@ from tests.privacy.exact_monitor import (
     WindowProbe,
     settings_for,
     state_with_hits,
-    target_probability,
 )
 
 THRESHOLD, ZONE = 4, 2
@@ -62,40 +57,21 @@ TWO_ITEMS: dict[str, list[Round]] = {
 }
 
 
-def _excess(
-    claimed: TrialPlan,
-    rounds: Sequence[Round],
-    *,
-    real: TrialPlan | None = None,
-    paid_before: dict[int, int] | None = None,
-    open_domain: bool = False,
-) -> tuple[float, float]:
-    """Largest delta - claim and largest delta / claim over both directions and all epsilons."""
-    with_target, without = (
-        transcript_distribution(real or claimed, rounds, present, paid_before=paid_before) for present in (True, False)
-    )
-    q = target_probability(claimed)
-    alone = 0.0
-    if open_domain:
-        queries = sum(sum(played.held) for played in rounds)
-        tails = TailIntegers(claimed.hits.epsilon_per_query)
-        alone = queries * tails(claimed.threshold - 1) / ONE
-    excess, ratio = -1.0, 0.0
-    for epsilon, deltas in zip(EPSILONS, deltas_of_pair(with_target, without, EPSILONS), strict=True):
-        claim = alone + charging_game_delta(claimed.hits.epsilon_per_query, q, claimed.hits_per_user, epsilon)
-        excess, ratio = max(excess, max(deltas) - claim), max(ratio, max(deltas) / claim)
-    return excess, ratio
-
-
 @pytest.mark.parametrize(("mode", "epsilon", "hits"), [("hits", 0.5, 2), ("hits-with-counts", 0.25, 1)])
 def test_every_transcript_of_fresh_users(mode: str, epsilon: float, hits: int) -> None:
     settings = settings_for(mode, epsilon, hits, THRESHOLD, ZONE)
     ratios = []
     for name, rounds in SEQUENCES.items():
-        excess, ratio = _excess(settings, rounds)
+        excess, ratio = excess_of(settings, rounds, EPSILONS)
         assert excess <= 1e-12, name
         ratios.append(ratio)
     assert max(ratios) > 0.7, "six windows attain a good part of the claim somewhere"
+
+
+def lone_share(settings: TrialPlan, rounds: Sequence[Round]) -> float:
+    """What delta_open pays: each item of x' may be its own alone."""
+    queries = sum(sum(played.held) for played in rounds)
+    return queries * TailIntegers(settings.charged_hits.epsilon_per_query)(settings.threshold - 1) / ONE
 
 
 @pytest.mark.parametrize(("mode", "hits"), [("hits", 2), ("hits-with-counts", 1)])
@@ -103,7 +79,7 @@ def test_every_transcript_of_fresh_users(mode: str, epsilon: float, hits: int) -
 def test_every_transcript_of_users_that_pay_together(mode: str, hits: int, name: str) -> None:
     """Where all others are excluded x' may be the only active holder: that is what delta_open pays for."""
     settings = settings_for(mode, 0.75, hits, THRESHOLD, ZONE)
-    assert _excess(settings, POOLS[name], open_domain=True)[0] <= 1e-12
+    assert excess_of(settings, POOLS[name], EPSILONS, alone=lone_share(settings, POOLS[name]))[0] <= 1e-12
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
@@ -111,21 +87,21 @@ def test_others_that_paid_before_the_first_window(mode: str) -> None:
     """Raw counts well above the active ones: the bit is drawn for the former, the noise tested on the latter."""
     settings = settings_for(mode, 0.75, 1, THRESHOLD, ZONE)
     paid = {user: 1 for window in range(4) for user in fresh_users(window, 2)}
-    assert _excess(settings, fresh([5, 6, 5, 7]), paid_before=paid)[0] <= 1e-12
+    assert excess_of(settings, fresh([5, 6, 5, 7]), EPSILONS, paid_before=paid)[0] <= 1e-12
 
 
 @pytest.mark.parametrize(("mode", "hits"), [("hits", 2), ("hits-with-counts", 1)])
 @pytest.mark.parametrize("name", TWO_ITEMS)
 def test_every_transcript_of_two_items_in_a_window(mode: str, hits: int, name: str) -> None:
     settings = settings_for(mode, 0.75, hits, THRESHOLD, ZONE, max_items=2)
-    assert _excess(settings, TWO_ITEMS[name])[0] <= 1e-12
+    assert excess_of(settings, TWO_ITEMS[name], EPSILONS)[0] <= 1e-12
 
 
 def test_enumeration_finds_halved_noise() -> None:
     for mode in ("hits", "hits-with-counts"):
         claimed = settings_for(mode, 0.5, 1, THRESHOLD, ZONE)
         real = settings_for(mode, 1.0, 1, THRESHOLD, ZONE)
-        assert _excess(claimed, SEQUENCES["one below the threshold"], real=real)[0] > 0.01
+        assert excess_of(claimed, SEQUENCES["one below the threshold"], EPSILONS, real=real)[0] > 0.01
 
 
 # --- Items that one user alone holds
@@ -159,24 +135,3 @@ def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(mode: str) ->
     assert abs(published - expected) <= ONE
     alone = probe.outcomes(0, [[*SHARED]], state_with_hits(dict.fromkeys(SHARED, 1)), 9)
     assert [transcript for transcript, outcome in alone.items() if outcome.weight] == [()]
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize("max_items", [1, 3])
-def test_the_plan_pays_for_every_item_of_one_user(mode: str, max_items: int) -> None:
-    plan = plan_of_mode(
-        mode,
-        epsilon=2.0,
-        delta=1e-9,
-        schedule=WindowSchedule.fixed(0, 384 * 3600, 3600),
-        hits_per_user=2,
-        max_items_per_user=max_items,
-    )
-    tails = TailIntegers(plan.charged_hits.epsilon_per_query)
-    queries = max_items * 384
-
-    def cost(threshold: int) -> Fraction:
-        return Fraction(queries * tails(threshold - 1), ONE)
-
-    assert cost(plan.threshold) <= Fraction(plan.delta_open)
-    assert cost(plan.threshold - 1) > Fraction(plan.delta_open), "the smallest safe threshold"
