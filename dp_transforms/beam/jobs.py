@@ -177,8 +177,10 @@ def watch_to_end(pipeline: beam.Pipeline, job: StreamJob, *, pause_seconds: floa
     """Runs a stream until all its reports are there (`watch`), and cancels the job, which else might never end."""
     running = RunningPipeline(pipeline)
     try:
-        for _ in watch(running, job, pause_seconds=pause_seconds):
+        looks = watch(running, job, pause_seconds=pause_seconds)
+        while not running.is_over and next(looks, None):
             pass
+        running.raise_error()
     finally:
         running.cancel()
 

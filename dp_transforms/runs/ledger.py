@@ -75,11 +75,6 @@ class Ledger:
                     return run.run_id
         return ""
 
-    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> None:
-        """Raises RunRefusedError if the run is new and does not fit into what is left. Changes nothing."""
-        with self._file.trying() as rows:
-            _charged(rows, request, caps)
-
     def reserve(self, request: PartRequest, caps: Caps | None = None, *, is_trial: bool = False) -> Verdict:
         """Whether a part may run; a new run is charged at once, for its whole declared range.
 

@@ -25,16 +25,8 @@ SHARED = "all-of-them-hold-this"
 KEY = bytes(range(1, 33))
 ROWS = [row for n in range(300) for row in ((f"u{n}-{MARK}", SHARED, START), (f"u{n}-{MARK}", f"i{n}-{MARK}", START))]
 RANGE = (
-    "--start",
-    "2026-01-01",
-    "--end",
-    "2026-01-01T02:00:00Z",
-    "--window",
-    "1h",
-    "--epsilon",
-    "8",
-    "--delta",
-    "1e-11",
+    *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
+    *("--epsilon", "8", "--delta", "1e-11"),
 )
 HITS = (*RANGE, "--charge", "hits", "--time-format", "s")
 BEAM = ("--runner", "DirectRunner", "--noise-key-file", "noise.key")
@@ -180,15 +172,7 @@ MISTAKES = {
     "a ledger": ["ledger", "--ledger", "LOG"],
     "a state": ["replay", "log.csv", *HITS, "--output", "r.avro", "--state", "LOG", "--noise-key-file", "noise.key"],
     "users as times": [
-        "replay",
-        "LOG",
-        *HITS,
-        "--output",
-        "r.avro",
-        "--time-field",
-        "user",
-        "--user-field",
-        "timestamp",
+        *("replay", "LOG", *HITS, "--output", "r.avro", "--time-field", "user", "--user-field", "timestamp")
     ],
     "no form": ["replay", "LOG", *RANGE, "--output", "r.avro"],
     "another field": ["replay", "LOG", *HITS, "--output", "r.avro", "--user-field", "nobody"],

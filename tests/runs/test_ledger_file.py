@@ -111,7 +111,7 @@ def test_a_ledger_in_which_anything_was_changed_is_read_or_refused_in_one_line(p
         ledger = Ledger(path, wait_seconds=0)
         ledger.faults()
         with contextlib.suppress(RunRefusedError):
-            ledger.check_fits(part(run_id="another"))
+            ledger.reserve(part(run_id="another"), is_trial=True)
         said = json_of(ledger.balances(), ledger.runs()).replace("\n", " ")
     except LedgerError as error:
         said = str(error)
@@ -165,7 +165,6 @@ def test_a_ledger_is_made_by_what_is_reserved_alone(ledger: Ledger, folder: path
         with pytest.raises(LedgerError, match="there is no ledger"):
             asked()
     assert ledger.reserve(part(), CAPS, is_trial=True).kind == VerdictKind.NEW
-    ledger.check_fits(part(), CAPS)
     assert list(folder.iterdir()) == []
 
 
@@ -250,7 +249,7 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
             os.setgid(65534)
             os.setuid(65534)
         ledger = Ledger(path)
-        ledger.check_fits(part(run_id="run 5"))
+        ledger.reserve(part(run_id="run 5"), is_trial=True)
         report.write_text(str(ledger.balances()[0].runs))
         ledger.reserve(part(run_id="run 5"))
 
