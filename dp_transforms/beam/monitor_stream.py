@@ -32,7 +32,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from dp_transforms.beam.in_order import ReleaseStagesInOrder
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.beam.runner_options import keep_bundles_whole
-from dp_transforms.beam.workers import KeyedDoFn, add_counts, of_partition, operator_gauge, resolve_noise_key
+from dp_transforms.beam.workers import KeyedDoFn, add_counts, operator_gauge, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.core import operator_counts as names
 from dp_transforms.core.planned_run import PlannedRun
@@ -182,10 +182,11 @@ class _PollDoFn(KeyedDoFn):
     def _outputs(self, step: Step, name: str, progress: PartitionProgress) -> Iterator[object]:
         """What a step of this partition sends. What is for the operator is counted."""
         add_counts(step.counts)
-        number = list(self._polling.partitions).index(name)
         if progress.is_over or abs(progress.clock_micros) < 2**61:
             lag_micros = 0 if progress.is_over else now_micros() - progress.clock_micros
-            operator_gauge(of_partition(names.CLOCK_LAG_SECONDS, number)).set(lag_micros // MICROS_PER_SECOND)
+            # Several share a worker, and the latest value of one gauge would be that of any of them.
+            number = list(self._polling.partitions).index(name)
+            operator_gauge(f"{names.CLOCK_LAG_SECONDS}_{number}").set(lag_micros // MICROS_PER_SECOND)
         yield from step.messages
         for rejected in step.rejected:
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)

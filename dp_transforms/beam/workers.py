@@ -199,11 +199,6 @@ def operator_values(result: PipelineResult) -> dict[str, list[int]]:
     return values
 
 
-def of_partition(name: str, number: int) -> str:
-    """The gauge of one partition: several share a worker, and the latest value would be that of any of them."""
-    return f"{name}_{number}"
-
-
 def counts_and_gauges(values: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], dict[str, int]]:
     """From the values of all workers by name: sums of counters, and the largest of each gauge, of all partitions."""
     gauges: dict[str, int] = {}

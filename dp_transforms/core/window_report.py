@@ -35,11 +35,6 @@ class HeavyHitter(NamedTuple):
     at_least_users: int | None = None
 
     @property
-    def kind(self) -> tuple[str | None, int | None, int | None, int | None]:
-        """What is said of it as a whole, beside the label."""
-        return self[1:5]
-
-    @property
     def size_in_words(self) -> str:
         """As far as it is published."""
         if self.noisy_count is not None:

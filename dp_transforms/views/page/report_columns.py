@@ -148,7 +148,7 @@ def report_columns(
     for report, number in zip(rows, numbers, strict=True):
         for heavy_hitter in report.heavy_hitters:
             key = (report.stream if several else "", heavy_hitter.item)
-            pairs.setdefault(key, {})[number] = heavy_hitter.kind
+            pairs.setdefault(key, {})[number] = heavy_hitter[1:]
     keys = sorted(pairs, key=lambda key: (-len(pairs[key]), min(pairs[key]), key))
     kinds: dict[tuple[Any, ...], int] = {}  # what is said of an item, without its label
     item: list[int] = []
