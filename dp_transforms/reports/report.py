@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from dp_transforms.checks import html_table
+from dp_transforms.checks import on_one_line
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLE_FORMATS = (".csv", ".parquet")
-_SHOWN_ITEMS = 10
+_SHOWN_ITEMS, _SHOWN_LETTERS = 10, 80
+_HEADS = ("rank", "item", "users", "change")
 _SIZES = ("at_least_users", "noisy_count", "level")
 # A spreadsheet takes a cell that begins so for a formula, and may run it.
 _FORMULA = "^[=+\\-@\t\r＝＋－＠]"
@@ -74,12 +75,18 @@ class Report:
             return f"<p>No window reports any item.</p>{promise}"
         *_, trend = trends(self.header.checked_plan(), self.windows[-2:])
         rows = [
-            (str(rank), found.item, found.size_in_words or "not stated", change or "")
+            (str(rank), on_one_line(found.item, _SHOWN_LETTERS), found.size_in_words or "not stated", change or "")
             for found, rank, change in trend.entries[:_SHOWN_ITEMS]
         ]
         times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
         caption = f"{times}, the latest of {len(self):,} windows with heavy items; it has {len(trend.entries):,}"
-        return html_table(caption, ("rank", "item", "users", "change"), rows) + promise
+        lines = [f"<table><caption>{html.escape(caption)}</caption>", _html_row("th", _HEADS)]
+        return "".join([*lines, *(_html_row("td", row) for row in rows), "</table>", promise])
+
+
+def _html_row(tag: str, cells: Iterable[str]) -> str:
+    """Whatever a cell contains is shown as text. bdi: what runs from right to left does not turn its neighbours."""
+    return "<tr>" + "".join(f"<{tag}><bdi>{html.escape(cell)}</bdi></{tag}>" for cell in cells) + "</tr>"
 
 
 def read_report(*paths: str | os.PathLike[str]) -> Report:
