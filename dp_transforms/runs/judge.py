@@ -58,7 +58,7 @@ def judged(run: Run | None, parts: Sequence[Part], request: PartRequest) -> Deci
     asked = request.part
     kept = [part for part in parts if part.status != Status.RELEASED]
     if run is not None:
-        check_run(run, request.run, has_drawn=any(part.may_be_published for part in kept))
+        _check_run(run, request.run, has_drawn=any(part.may_be_published for part in kept))
     open_part = next((part for part in kept if part.status != Status.FINISHED), None)
     finished = [part for part in kept if part.status == Status.FINISHED]
     settled = None
@@ -100,7 +100,7 @@ def judged(run: Run | None, parts: Sequence[Part], request: PartRequest) -> Deci
     return Decision(VerdictKind.RESUMES, open_part)
 
 
-def check_run(run: Run, asked: Run, *, has_drawn: bool) -> None:
+def _check_run(run: Run, asked: Run, *, has_drawn: bool) -> None:
     """Raises RunRefusedError unless the run is asked for as it was reserved, and is open. has_drawn: whether its key
     has drawn anything that somebody may have read; else any other one is as good."""
     if run.status != Status.RESERVED:

@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from dp_transforms.runs.judge import OF_WHAT_WAS_DRAWN, Decision, check_run, judged
+from dp_transforms.runs.judge import OF_WHAT_WAS_DRAWN, Decision, judged
 from dp_transforms.runs.ledger_file import LedgerFile, Rows
 from dp_transforms.runs.lifetime_cost import NOTHING, BudgetRule, Price, cap_units, from_delta_units, from_epsilon_units
 from dp_transforms.runs.records import (
@@ -91,7 +91,7 @@ class Ledger:
                 if is_trial:
                     self._file.let_go(part.part)
             decision = judged(known, parts, request)
-            run, balance, takes = _charged(rows, request, caps)
+            run, balance, takes = _charged(rows, known, request, caps)
             part = _given(rows, run, request, decision)
             if part.is_open and not is_trial:
                 self._file.take(part.part)
@@ -207,13 +207,11 @@ class Ledger:
             yield rows, part
 
 
-def _charged(rows: Rows, request: PartRequest, caps: Caps | None) -> tuple[Run, Balance | None, Price]:
-    """Charges the run of the request, unless that was done before. The run, what is left, and what it took now."""
-    run, takes = rows.get(Run, request.run.run_id), NOTHING
+def _charged(rows: Rows, run: Run | None, request: PartRequest, caps: Caps | None) -> tuple[Run, Balance | None, Price]:
+    """Charges a run that the ledger does not know. The run, what is left, and what it took now."""
     population = _population(rows, request, caps) if request.run.population else None
-    if run is not None:
-        check_run(run, request.run, has_drawn=False)
-    else:
+    takes = NOTHING
+    if run is None:
         price = NOTHING
         if population:
             price, takes = _prices(population, _balance(rows, population), request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from decimal import Decimal
 from typing import Any
@@ -192,9 +191,9 @@ def test_a_run_that_would_exceed_a_cap_is_refused_and_changes_nothing(
     for number in range(runs):
         ledger.reserve(part(run_id=f"run {number}", cost=cost(epsilon)), caps)
     before = ledger.runs()
-    for asked in (ledger.reserve, functools.partial(ledger.reserve, is_trial=True)):
+    for is_trial in (True, False):
         with pytest.raises(RunRefusedError, match=words):
-            asked(part(run_id="one more", cost=cost(epsilon)))
+            ledger.reserve(part(run_id="one more", cost=cost(epsilon)), is_trial=is_trial)
     assert ledger.runs() == before
 
 
