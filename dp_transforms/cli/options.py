@@ -244,18 +244,17 @@ TITLES = option(["--titles"], metavar="FILE.csv", help="CSV with the columns ite
 VERBOSE = rare(["--verbose"], is_flag=True, help="Show Beam's log, which may contain cells.")
 
 
-def fields_of(options: Options, *, are_named: bool = True) -> EventFields:
-    """How events are read. are_named: whether the names of the fields count. Raises InputError."""
+def fields_of(options: Options) -> EventFields:
+    """How events are read. Raises InputError."""
     from dp_transforms.logs import EventFields  # a plan needs no reader
     from dp_transforms.logs.log_chunk import TIME_UNITS
 
-    names: dict[str, Any] = {}
-    if are_named:
-        names = {"user": options.user_field, "item": options.item_field or "item", "time": options.time_field}
     form, separator = options.time_format, options.csv_separator
     is_unit = form in TIME_UNITS
     return EventFields(
-        **names,
+        user=options.user_field,
+        item=options.item_field or "item",
+        time=options.time_field,
         time_unit=form if is_unit else None,
         time_format=None if is_unit else form,
         time_zone=options.time_zone,

@@ -28,9 +28,12 @@ from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, find_
 _TEXTS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
 _FORMAT_OF_ENDING = {".parquet": "parquet", ".pq": "parquet", ".avro": "avro", **_TEXTS}
 _FORMAT_OF_ENDING |= {f"{ending}.gz": form for ending, form in _TEXTS.items()}
+_OF_A_LOG = (
+    "If it is JSON lines, let its name end in .jsonl. Else make CSV of it, with names such as user,item,timestamp;"
+    " shh doctor {0} says how for an access log."
+)
 _CONVERTED = {
-    ".log": "Make CSV of it, with names such as user,item,timestamp; shh doctor {0} says how for an access log.",
-    ".log.gz": "Make CSV of it, with names such as user,item,timestamp; shh doctor {0} says how for an access log.",
+    **dict.fromkeys((".log", ".log.gz"), _OF_A_LOG),
     ".zip": "Unpack it: unzip {0}",
     ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
     ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
