@@ -176,12 +176,6 @@ def test_bound_contributions(events, schedule, limit):
     assert alone == {row for row in checked_rows(bounded) if row[0] in mine}
 
 
-def rows_in_order(pairs):
-    labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
-    columns = zip(pairs.windows.tolist(), pairs.items.tolist(), users, strict=True)
-    return [(window, labels[item], user) for window, item, user in columns]
-
-
 def merged_of_batches(events, schedule, shards, batches):
     """Merged from batches of events in any order, into one message, as for a pool of processes."""
     found = {}

@@ -8,8 +8,8 @@ import pytest
 
 from dp_transforms.papers.pate import LOW, TeacherVotes
 from tests.helpers.sampling_checks import laplace_probability
+from tests.papers.largest_target import largest_q
 from tests.reference.exact_law import attained_epsilon, exact_law, hockey_stick
-from tests.reference.largest_target import largest_q
 
 LABELS = ("cat", "dog", "owl")
 TEACHERS = 5

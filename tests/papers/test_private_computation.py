@@ -20,9 +20,9 @@ from dp_transforms.papers.private_computation import (
     TwoRuns,
 )
 from dp_transforms.papers.query import LinearQuery, epsilon_per_unit
+from tests.papers.largest_target import largest_q
 from tests.papers.scripted import Given, Scripted
 from tests.reference.exact_law import exact_law
-from tests.reference.largest_target import largest_q
 
 
 def pairs(epsilon, count, seed):
