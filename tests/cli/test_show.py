@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import json
-import pathlib
 import re
 
 import pyarrow.parquet as pq
@@ -19,7 +18,6 @@ from tests.helpers.shh_here import said
 from tests.helpers.shh_process import shh
 from tests.helpers.shown_reports import HEADER, LABELS, NAMES, NAMES_HEADER, rendered, report
 
-REPOSITORY = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("terminal")
 
 

@@ -57,8 +57,3 @@ def laplace_rejects(draws: npt.NDArray[np.int64], epsilon: float) -> bool:
     inner = [laplace_probability(epsilon, value) for value in range(-edge, edge + 1)]
     outer = laplace_tail(epsilon, edge + 1)
     return chi_squared_rejects(observed, len(draws) * np.array([outer, *inner, outer]))
-
-
-def too_many(successes: int, trials: int, probability: float) -> bool:
-    """Whether a Binomial(trials, probability) is as large with probability below FALSE_ALARM."""
-    return bool(stats.binom.sf(successes - 1, trials, probability) < FALSE_ALARM)

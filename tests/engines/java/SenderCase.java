@@ -15,8 +15,8 @@ import org.apache.beam.vendor.grpc.v1p69p0.io.grpc.stub.ClientResponseObserver;
 import org.apache.beam.vendor.grpc.v1p69p0.io.grpc.stub.StreamObserver;
 
 /**
- * So many messages of so many bytes on a real connection, as a task sends them to a worker. The worker takes one each 20
- * milliseconds (slow), none (idle), or none and then leaves (leaving).
+ * So many messages of so many bytes on a real connection, as a task sends them to a worker. The worker takes none, and
+ * leaves.
  */
 public final class SenderCase {
   private static final int WINDOW_BYTES = 64 << 10;
@@ -56,25 +56,10 @@ public final class SenderCase {
             .build();
     BeamFnDataGrpc.newStub(channel).data(worker());
     called.acquire();
-    switch (words[2]) {
-      case "slow":
-        while (sender[0].isAlive() || taken.get() < sent.get()) {
-          Thread.sleep(20);
-          call.request(1);
-        }
-        break;
-      case "idle":
-        sender[0].join(5000);
-        break;
-      case "leaving":
-        sender[0].join(2000);
-        System.out.println("before it left: " + sent + (sender[0].isAlive() ? ", waits" : ", ended"));
-        call.cancel("it leaves", null);
-        sender[0].join(5000);
-        break;
-      default:
-        throw new IllegalArgumentException(words[2]);
-    }
+    sender[0].join(2000);
+    System.out.println("before it left: " + sent + (sender[0].isAlive() ? ", waits" : ", ended"));
+    call.cancel("it leaves", null);
+    sender[0].join(5000);
     System.out.println("sent: " + sent + ", taken: " + taken + (sender[0].isAlive() ? ", waits" : ", ended"));
     System.out.flush();
     Runtime.getRuntime().halt(0); // a sender that waits says nothing more
