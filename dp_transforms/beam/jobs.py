@@ -27,7 +27,6 @@ from dp_transforms.beam.runner_options import FLINK, cluster_address, is_local, 
 from dp_transforms.beam.workers import counts_and_gauges, operator_values
 from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder, WriteReports, WriteReportStream
 from dp_transforms.errors import StreamError
-from dp_transforms.logs import estimate_events
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.plan.plan import Plan
@@ -65,7 +64,7 @@ def _shards(job: ReplayJob, parallelism: int | None) -> int:
     """So many that a part has at most a million events, as long as there are less than a billion. Where users pay for
     contributions one part holds all windows of its users; else windows are cut as well. Results do not depend on it."""
     schedule = job.plan.schedule
-    events = estimate_events(job.chunks, job.fields) * schedule.windows_per_event
+    events = sum(chunk.rows_about for chunk in job.chunks) * schedule.windows_per_event
     window_ranges = 1 if job.plan.contributions is not None else min(schedule.horizon, _GROUPS_OF_WINDOWS)
     fewest = max(_LEAST_SHARDS, 4 * (parallelism or 1))
     return min(_MOST_SHARDS, max(-(-events // (_EVENTS_PER_SHARD * window_ranges)), -(-fewest // window_ranges)))

@@ -133,12 +133,12 @@ def _avro(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]]:
     from dp_transforms.logs import avro, avro_schema
 
     with opened_log(path, stored, _HEAD_BYTES) as file:
-        header = avro.read_avro_header(path, file)
+        header = avro.read_header(path, file)
         avro_schema.record_schema(path, header.schema)  # a hostile one would end fastavro by a signal
         schema = fastavro.parse_schema(json.loads(header.schema))
-        for frame in avro.frames(file, header, header.end):
-            stream = io.BytesIO(data := avro.unpacked(file, header, frame))
-            for _ in range(min(frame.records, len(data))):  # a record without a byte says nothing
+        for count, data in avro.blocks(file, header):
+            stream = io.BytesIO(data)
+            for _ in range(min(count, len(data))):  # a record without a byte says nothing
                 yield fastavro.schemaless_reader(stream, schema, None)
 
 

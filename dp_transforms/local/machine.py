@@ -8,7 +8,7 @@ import resource
 from collections.abc import Sequence
 
 from dp_transforms.local.pool import ProcessPool, ThisProcess
-from dp_transforms.logs import LogChunk, most_label_bytes
+from dp_transforms.logs import LogChunk
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -17,8 +17,8 @@ _BYTES_OF_A_PROCESS = 350_000_000  # its libraries, and the columns of one task
 _EVENTS_PER_SHARD = 1_250_000
 _BYTES_PER_SHARD = 32_000_000  # of wide rows: if all of it are labels, a worker takes four times as much
 _WIDE_ROW = 256  # bytes
-_BYTES_PER_EVENT = 20  # rather too few, where a format does not say how many rows it has
-_RARELY_SO_MUCH = 32  # rows are a thousand times what they are when packed, at most; ten times as a rule
+_BYTES_PER_EVENT = 20
+_UNPACKED = 32  # times what rows are when packed; a thousand times at most, ten times as a rule
 _FEWEST_SHARDS, _MOST_SHARDS = 8, 256
 _CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -38,17 +38,19 @@ def start_workers(log_bytes: int, secret: bytes, processes: int | None = None) -
 
 
 def bytes_in_windows(chunks: Sequence[LogChunk], schedule: WindowSchedule) -> int:
-    """About how many, each as often as it counts; of packed rows a part of what they may unpack to."""
-    size = sum(max(chunk.bytes, chunk.unpacked, _BYTES_PER_EVENT * (chunk.events or 0)) for chunk in chunks)
-    most = most_label_bytes([chunk for chunk in chunks if not chunk.unpacked]) // _RARELY_SO_MUCH
-    return max(size, most) * schedule.windows_per_event
+    """About how many, each as often as it counts; of packed rows rather too many."""
+    return sum(_bytes_of(chunk) for chunk in chunks) * schedule.windows_per_event
+
+
+def _bytes_of(chunk: LogChunk) -> int:
+    return max(chunk.bytes * (_UNPACKED if chunk.is_packed else 1), chunk.unpacked, _BYTES_PER_EVENT * chunk.rows_about)
 
 
 def shards_of_log(chunks: Sequence[LogChunk], plan: Plan) -> int | None:
     """Into how many parts users and items are cut, so that each fits into a worker; None where windows are cut too."""
     if plan.contributions is None:
         return None
-    rows = sum(chunk.bytes // _BYTES_PER_EVENT if chunk.events is None else chunk.events for chunk in chunks)
+    rows = sum(chunk.rows_about for chunk in chunks)
     size = sum(max(chunk.bytes, chunk.unpacked) for chunk in chunks)
     by_events = -(-rows * plan.schedule.windows_per_event // _EVENTS_PER_SHARD)
     by_bytes = -(-size // _BYTES_PER_SHARD) if size > _WIDE_ROW * rows else 0

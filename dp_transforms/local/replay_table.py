@@ -56,7 +56,7 @@ def _blocks(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
     for columns in itertools.chain.from_iterable(_columns(part, fields) for part in parts):
         for begin in range(0, len(columns[0]), MAX_BLOCK_ROWS):
             some = [column.slice(begin, MAX_BLOCK_ROWS) for column in columns]
-            yield from id_columns.blocks_of_rows(_TABLE, id_columns.event_columns(some, fields), row, 0)
+            yield id_columns.block_of_rows(_TABLE, id_columns.event_columns(some, fields), row)
             row += len(some[0])
 
 

@@ -1,10 +1,9 @@
 """Event logs in files: find them, check their schema, read them as columns.
 
     log_chunk      what is read (EventFields, LogChunk), how it is opened, what comes out (ReadBlock); EventFileError
-    discovery      find_log_chunks: files, folders and globs, checked and split; cut_chunks: large chunks in parts, for
-                   many workers; spread_chunks: that, and small ones together; read_joined: blocks of many events
-    estimate       estimate_events: about how many there are
-    parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk, read_chunk
+    discovery      find_log_chunks: files, folders and globs, checked and split; spread_chunks: large texts cut for many
+                   workers, and small chunks together; read_joined: blocks of many events; count_unless_inside
+    parquet, avro, csv_lines, json_lines     one module per format: find_chunks, read_chunk
     avro_schema    the Avro schemas that are read, and the Arrow types of their fields
     text_files     plain and compressed text, or a part of it, in blocks of whole lines
     event_ids      values -> ids, and why a value is none; one label of several fields
@@ -29,8 +28,14 @@ Nothing here imports Beam.
 
 from __future__ import annotations
 
-from dp_transforms.logs.discovery import JoinedChunks, ending_of_log, find_log_chunks, read_joined, spread_chunks
-from dp_transforms.logs.estimate import count_unless_inside, estimate_events, most_label_bytes
+from dp_transforms.logs.discovery import (
+    JoinedChunks,
+    count_unless_inside,
+    ending_of_log,
+    find_log_chunks,
+    read_joined,
+    spread_chunks,
+)
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, check_unchanged
 
 __all__ = [
@@ -41,9 +46,7 @@ __all__ = [
     "check_unchanged",
     "count_unless_inside",
     "ending_of_log",
-    "estimate_events",
     "find_log_chunks",
-    "most_label_bytes",
     "read_joined",
     "spread_chunks",
 ]

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import fastavro
 import pyarrow as pa
 
-from dp_transforms.core.event_batch import uuid_texts
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
 
@@ -42,18 +41,15 @@ _TICKS = {
 
 Branch = tuple[str, str | None]  # of a union, or the only one: type and logical type
 
-_UUID: Branch = ("fixed", "uuid")
-
 
 class RecordSchema(NamedTuple):
     """How the records of a file are decoded.
 
-    record, array: the schema to decode a record with, whose fields have names of their own, and that of several.
+    array: the schema to decode some with, whose fields have names of their own.
     keys, branches: by the names in the file, these names, and the types that a field may have beside null.
     min_record_bytes: no record is shorter, which bounds the number of records in a block.
     """
 
-    record: Any
     array: Any
     keys: dict[str, str]
     branches: dict[str, list[Branch]]
@@ -61,7 +57,7 @@ class RecordSchema(NamedTuple):
 
 
 class EventSchema(NamedTuple):
-    """Which events are in the records. keys: of `EventFields.names` in `RecordSchema.record`. types: their columns."""
+    """Which events are in the records. keys: of `EventFields.names` in the records. types: their columns."""
 
     records: RecordSchema
     keys: tuple[str, ...]
@@ -71,59 +67,38 @@ class EventSchema(NamedTuple):
 def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     """Raises EventFileError unless events can be read with the schema of this JSON text."""
     records = record_schema(path, text, fields)
-    found = [(name == fields.time, records.branches[name]) for name in fields.names]
-    types = [time_type(branches) if is_time else id_type(branches) for is_time, branches in found]
-    id_columns.check_event_types(
-        path, types, [_shown(branches, is_time=is_time) for is_time, branches in found], fields
-    )
+    types = [column_type(records.branches[name], is_time=name == fields.time) for name in fields.names]
+    id_columns.check_event_types(path, types, [_shown(records.branches[name]) for name in fields.names], fields)
     return EventSchema(records, tuple(records.keys[name] for name in fields.names), tuple(types))
 
 
-def id_type(branches: list[Branch]) -> pa.DataType | None:
-    """The type of a column of ids; null where it never has a value; None for a field that cannot be one."""
+def column_type(branches: list[Branch], *, is_time: bool) -> pa.DataType | None:
+    """The type of a column of ids or times; null where it never has a value; None for a field that cannot be one."""
+    kinds, logical = {kind for kind, _ in branches}, [logical for _, logical in branches]
     if not branches:
         return pa.null()
-    if branches == [_UUID]:
-        return pa.uuid()
-    if not all(map(_may_be_id, branches)):
+    if "decimal" in logical or (is_time and len(branches) > 1):
         return None
-    return pa.int64() if all(kind in _WHOLE for kind, _ in branches) else pa.binary()
+    if kinds <= _WHOLE:
+        return _TICKS.get(logical[0] or "", pa.int64()) if is_time else pa.int64()
+    if kinds <= _TEXT | _WHOLE:
+        return pa.binary()
+    return pa.float64() if is_time and kinds <= {"float", "double"} else None
 
 
-def _may_be_id(branch: Branch) -> bool:
-    return branch[0] in _TEXT | _WHOLE and branch[1] != "decimal"
-
-
-def time_type(branches: list[Branch]) -> pa.DataType | None:
-    """The type of a column of times, or of numbers that need a unit; null where it never has a value; None for a field
-    that cannot be one."""
-    if not branches:
-        return pa.null()
-    if len(branches) != 1 or branches[0][1] == "decimal":
-        return None
-    ((kind, logical),) = branches
-    if kind in _WHOLE:
-        return _TICKS.get(logical or "", pa.int64())
-    return pa.binary() if kind in _TEXT else pa.float64() if kind in ("float", "double") else None
-
-
-def _shown(branches: list[Branch], *, is_time: bool) -> str:
-    """The type of a field for an error: of an id the first of its types that no id has."""
-    if is_time and len(branches) > 1:
-        return f"a union of {len(branches)} types"
-    odd = [branch for branch in branches if is_time or not _may_be_id(branch)]
-    kind, logical = odd[0] if odd else ("null", None)
-    return (kind if kind in _KINDS else "of a named type") + (" (decimal)" if logical == "decimal" else "")
+def _shown(branches: list[Branch]) -> str:
+    """The types of a field for an error."""
+    names = [kind if kind in _KINDS else "a named type" for kind, _ in branches]
+    decimals = [" (decimal)" if logical == "decimal" else "" for _, logical in branches]
+    return " or ".join(map(str.__add__, names, decimals))
 
 
 def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
-    """Values of a field, as fastavro returns them. arrow_type: of `id_type` or `time_type`."""
+    """Values of a field, as fastavro returns them. arrow_type: of `column_type`."""
     if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
         return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
     if pa.types.is_null(arrow_type):
         return pa.nulls(len(values), pa.binary())
-    if arrow_type == pa.uuid():
-        return uuid_texts(pa.array(values, arrow_type))
     try:
         return pa.array(values, arrow_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers
@@ -151,7 +126,7 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
         raise damaged_error(path, "Avro") from None
     keys = dict(zip(names, (field["name"] for field in record["fields"]), strict=True))
     array = fastavro.parse_schema({"type": "array", "items": record})
-    return RecordSchema(fastavro.parse_schema(record), array, keys, branches, max(1, size))
+    return RecordSchema(array, keys, branches, max(1, size))
 
 
 class _UnsupportedError(Exception):
@@ -222,5 +197,4 @@ def _branches(schema: Any) -> list[Branch]:
     kind, logical = schema["type"], schema.get("logicalType")
     if not isinstance(kind, str):
         return _branches(kind)
-    is_known = isinstance(logical, str) and ((kind, logical) != _UUID or schema["size"] == 16)
-    return [(kind, logical if is_known else None)] if kind != "null" else []
+    return [(kind, logical if isinstance(logical, str) else None)] if kind != "null" else []

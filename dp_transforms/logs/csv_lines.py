@@ -14,7 +14,6 @@ error, because the writer of the file made it. A row that cannot be used is only
 from __future__ import annotations
 
 import csv
-import io
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -49,7 +48,6 @@ OPEN_QUOTE = "quote that is not closed in its line"
 CARRIAGE_RETURN = "carriage return inside a line"
 BEHIND_QUOTE = "text behind a closing quote (quotes in a cell are doubled; in Spark: .option('escape', '\"'))"
 
-_SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
 _HEAD_BYTES = 1 << 20
 
@@ -68,51 +66,38 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
 
 
-cut_chunk = text_files.cut_chunk  # at ends of lines, unless the file is packed
-
-
 def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
     """None: the file is blank. Raises EventFileError unless its first line names the fields of events."""
     delimiter = delimiter_of(path, fields.csv_separator)
     try:
-        with text_files.open_text(path, stored, ahead=_HEAD_BYTES + 1) as (stream, _):
+        with text_files.open_text(path, stored, ahead=_HEAD_BYTES + 1) as stream:
             head: bytes = stream.read(_HEAD_BYTES)
             is_whole = len(head) < _HEAD_BYTES or not stream.read(1)
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV") from None
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise EventFileError(path, "it is UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW")
     blank = _BLANK_BEGIN.match(head, len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0)
     begin = blank.end() if blank else 0
-    if not head[begin:].strip():
-        if is_whole:
-            return None
-        raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
+    if is_whole and not head[begin:].strip():
+        return None
     end = head.find(b"\n", begin) + 1 or len(head)
-    if end == len(head) and not is_whole:
-        problem = f"its header is too long (it may have {_HEAD_BYTES >> 20} MB)"
-        raise EventFileError(path, f"{problem}. Write it with a shorter header.")
     text = head[begin:end]
-    for rejected in rows_of(path, lines_of(text), delimiter.encode()).rejected:
-        remedy = (
-            "" if rejected.reason == BEHIND_QUOTE else " Write one row per line, and names and cells without line ends."
-        )
-        raise EventFileError(path, f"its header has {'' if not remedy else 'a '}{rejected.reason}.{remedy}")
-    shown = text.rstrip(b"\r\n").decode("utf-8", "replace").replace("\0", "?")
     try:
-        names = next(csv.reader(io.StringIO(shown, newline=""), delimiter=delimiter))
-    except csv.Error:
-        raise EventFileError(path, "its header cannot be read. Write it with shorter names.") from None
+        if (end == len(head) and not is_whole) or rows_of(path, lines_of(text), delimiter.encode()).rejected:
+            raise ValueError("no row")
+        names = next(csv.reader([text.rstrip(b"\r\n").decode("utf-8", "replace")], delimiter=delimiter))
+    except (ValueError, csv.Error):
+        raise EventFileError(
+            path,
+            "its first line must name its fields, in 1 MB at most, without line ends and with quotes doubled.",
+        ) from None
     if len(names) == 1 and (other := re.search(r"[,;\t|]", names[0])):
         option = "tab" if other[0] == "\t" else f"'{other[0]}'"
         raise EventFileError(
             path,
-            f"its cells are not separated by {_SEPARATOR_WORDS.get(delimiter, repr(delimiter))}. If"
-            f" {_SEPARATOR_WORDS[other[0]]} separate them, add --csv-separator {option}.",
+            f"no {delimiter!r} separates its cells. If {other[0]!r} does, add --csv-separator {option}.",
         )
-    if not is_utf8(text) and not set(fields.names) <= set(names):
-        problem = "its header does not name the fields, and it is not UTF-8 text; if it is Latin-1 (or Windows-1252,"
-        raise EventFileError(path, f"{problem} CP1252): iconv -f latin1 -t utf-8 OLD > NEW")
+    if b"\0" in text and not set(fields.names) <= set(names):
+        raise EventFileError(path, "it is not UTF-8. Make UTF-8 of it, of UTF-16: iconv -f utf-16 -t utf-8 OLD > NEW")
     check_fields_present(path, names, fields, has_schema=False)
     return CsvHeader(names, end, head.count(b"\n", 0, end))
 
@@ -130,12 +115,12 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         raise damaged_error(path, "CSV")  # it had a header when it was found
     names, used = header.names, [header.names.index(name) for name in fields.names]
 
-    def read(lines: Lines, byte_share: int) -> ReadBlock:
+    def read(lines: Lines) -> ReadBlock:
         rows = rows_of(path, lines, delimiter)
         arrays, invalid = _cells(path, rows, len(names), used, delimiter)
         kept, broken = np.delete(np.arange(len(rows.ends)), invalid), {id_columns.WRONG_NUMBER_OF_CELLS: invalid}
         columns = id_columns.event_columns(arrays, fields)
-        return id_columns.block_of(path, columns, kept, broken, rows.numbers.take, byte_share, rows.rejected)
+        return text_files.block_of_lines(path, rows, columns, kept, broken)
 
     blanks = BLANKS.replace(delimiter, b"")  # a line of delimiters is a row of empty cells
     return text_files.read_text(chunk, "CSV", read, header=(header.size, header.lines), blanks=blanks)

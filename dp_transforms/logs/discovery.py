@@ -1,49 +1,42 @@
 """From the sources that the user names (files, folders, globs) to chunks of checked logs, and to blocks of events.
 
-Large chunks are cut, so that many workers have work, and small ones are joined, so that each message to a shard is
+Large texts are cut, so that many workers have work, and small chunks are joined, so that each message to a shard is
 about many events. A message costs as much as some hundred events, whatever it holds, and a block becomes one for each
 shard. So events of small blocks wait until half a million are together, and small chunks are read one after the other
-as if they were one. What is released does not depend on it: pairs are distinct, their amounts add up in any order, and
-which of them count is decided where all pairs of a user are (`core.contributions`, `core.steps`).
+as if they were one. What is released does not depend on it: pairs are distinct, and which of them count is decided
+where all pairs of a user are (`core.contributions`, `core.steps`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import glob
-import heapq
 import importlib
 import itertools
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dp_transforms.core.event_batch import EventBatch, concatenate
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, FileState, LogChunk, ReadBlock, unchanged
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, FileState, LogChunk, ReadBlock, check_unchanged
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.stores.local_files import open_regular
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, find_files, is_remote
 
 _TEXTS = {".csv": "csv", ".tsv": "csv", ".jsonl": "json", ".ndjson": "json", ".json": "json"}
 _FORMAT_OF_ENDING = {".parquet": "parquet", ".pq": "parquet", ".avro": "avro", **_TEXTS}
 _FORMAT_OF_ENDING |= {f"{ending}.gz": form for ending, form in _TEXTS.items()}
-_OF_A_LOG = (
-    "If it is JSON lines, let its name end in .jsonl. Else make CSV of it, with names such as user,item,timestamp;"
-    " shh doctor {0} says how for an access log."
-)
-_CONVERTED = {
-    **dict.fromkeys((".log", ".log.gz"), _OF_A_LOG),
-    ".zip": "Unpack it: unzip {0}",
-    ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
-    ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
-}
-_AT_ONCE = 16  # stored files whose heads are read at the same time
+_ENDINGS = ", ".join(_FORMAT_OF_ENDING)
+_AT_ONCE = 16  # files whose heads are read at the same time: to look into a stored one takes as long as it answers
 _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
 PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
 JOINED_ROWS = 500_000
 _JOINED_BYTES = 32 << 20  # of columns: rows may be wide
 _BYTES_PER_ROW = 64  # of chunks that do not say how many rows they have: so 32 MB of them at most
+_PROBES = 32  # places of a log at which an event inside a range is looked for first
+_LOOKED_AT_BLOCKS = 16  # of a place: a file may begin with gigabytes of blank lines
 
 
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
@@ -54,82 +47,75 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
     Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
     user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
     """
-    chunks: list[LogChunk] = []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # to look into a stored file takes as long as the store takes to answer
-        for is_local, logs in itertools.groupby(find_log_files(sources), key=lambda log: log[1] is None):
-            while some := list(itertools.islice(logs, 64 * _AT_ONCE)):
-                paths, stored = zip(*some, strict=True)
-                look = map if is_local else pool.map
-                chunks += itertools.chain.from_iterable(look(_seen_chunks, paths, stored, itertools.repeat(fields)))
-    return chunks
 
+    def look(file: tuple[str, StoredFile | None]) -> list[LogChunk]:
+        path, stored = file
+        seen = FileState.of(path) if stored is None else None  # before the look: what changes later is noticed
+        return [dataclasses.replace(chunk, seen=seen) for chunk in _chunks_of(path, stored, fields)]
 
-def _seen_chunks(path: str, stored: StoredFile | None, fields: EventFields) -> list[LogChunk]:
-    """What is read of a local file must be what was found."""
-    seen = FileState.of(path) if stored is None else None
-    with unchanged(path, seen):
-        chunks = _chunks_of(path, stored, fields)
-    if stored is None and seen is None:
-        raise EventFileError(path, "it was not there for a moment. Use files that nobody writes to any more.")
-    return [dataclasses.replace(chunk, seen=seen) for chunk in chunks]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [*itertools.chain.from_iterable(pool.map(look, find_log_files(sources)))]
 
 
 def _chunks_of(path: str, stored: StoredFile | None, fields: EventFields) -> list[LogChunk]:
     try:
-        chunks: list[LogChunk] = module_of_format(format_of_log(path)).find_chunks(path, fields, stored)
+        chunks: list[LogChunk] = _module_of(format_of_log(path)).find_chunks(path, fields, stored)
     except RemoteFileError as error:
         raise EventFileError(path, f"it cannot be read: {error.strerror}.") from None
     return chunks
 
 
-def find_log_files(sources: Sequence[str]) -> Iterator[tuple[str, StoredFile | None]]:
-    """The files of all logs among ``sources`` (as in `find_log_chunks`), without a look into them. Raises
-    EventFileError for sources without logs."""
-    if not sources:
-        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
-    yield from ((path, None) for path in _find_files([source for source in sources if not is_remote(source)]))
-    yield from ((file.url, file) for file in list_stored_logs([source for source in sources if is_remote(source)]))
-
-
-def format_of_log(path: str) -> str:
-    """``parquet``, ``avro``, ``csv`` or ``json``. Raises EventFileError for other endings."""
-    found = _format(path)
-    remedy = next((words for ending, words in _CONVERTED.items() if path.lower().endswith(ending)), None)
-    if remedy is not None:
-        raise EventFileError(path, f"it cannot be read as it is. {remedy.format(shlex.quote(path))}")
-    if found is None:
-        endings = ", ".join(_FORMAT_OF_ENDING)
-        raise EventFileError(path, f"its ending is not that of a known format. Let it end in one of {endings}.")
-    return found
-
-
-def list_stored_logs(sources: Sequence[str]) -> Iterator[StoredFile]:
-    """The logs among ``sources``, which are URLs, each once, in the order of their URLs; in constant memory."""
-    listed = heapq.merge(*map(_stored_logs, sources), key=lambda file: file.url)
-    for _, same in itertools.groupby(listed, key=lambda file: file.url):
-        yield next(same)
-
-
 def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
-    """The chunks of one file, none if it has no events. Raises EventFileError if it cannot be read."""
+    """The chunks of one local file. Raises EventFileError if it cannot be read."""
     return _chunks_of(_checked_file(path), None, fields)
-
-
-def is_log_name(path: str) -> bool:
-    """Whether a file of this name is read when its folder is a source: not hidden, and with the ending of a format."""
-    return not _is_hidden(path) and _format(path) is not None
 
 
 def read_log_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size. Raises
     EventFileError, also at the end if the file was changed since it was found."""
-    with unchanged(chunk.path, chunk.seen):
-        yield from module_of_format(chunk.format).read_chunk(chunk, fields)
+    try:
+        yield from _module_of(chunk.format).read_chunk(chunk, fields)
+    except EventFileError:
+        check_unchanged([chunk])  # else the damage came of the change
+        raise
+    check_unchanged([chunk])
 
 
-def module_of_format(format_name: str) -> Any:
+def _module_of(format_name: str) -> Any:
     """Only the formats in use are imported."""
     return importlib.import_module(f"dp_transforms.logs.{_MODULES[format_name]}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def find_log_files(sources: Sequence[str]) -> list[tuple[str, StoredFile | None]]:
+    """The files of all logs among ``sources`` (as in `find_log_chunks`), without a look into them. Raises
+    EventFileError for sources without logs."""
+    if not sources:
+        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
+    local: dict[str, str] = {}
+    stored: dict[str, StoredFile] = {}
+    for source in sources:
+        if is_remote(source):
+            stored |= {file.url: file for file in _stored_logs(source)}
+        else:
+            for path in sorted(_local_logs(source)):
+                local.setdefault(os.path.realpath(path), path)
+    return [*((path, None) for path in sorted(local.values())), *sorted(stored.items())]
+
+
+def format_of_log(path: str) -> str:
+    """``parquet``, ``avro``, ``csv`` or ``json``. Raises EventFileError for other endings."""
+    if ending := ending_of_log(path):
+        return _FORMAT_OF_ENDING[ending]
+    raise EventFileError(
+        path,
+        f"its ending is not that of a known format, {_ENDINGS}. If it is JSON lines, let its name end in .jsonl; of an"
+        " access log shh doctor makes CSV; write others as Parquet.",
+    )
 
 
 def ending_of_log(path: str) -> str:
@@ -138,58 +124,9 @@ def ending_of_log(path: str) -> str:
     return max((ending for ending in _FORMAT_OF_ENDING if name.endswith(ending)), key=len, default="")
 
 
-def _format(path: str) -> str | None:
-    return _FORMAT_OF_ENDING.get(ending_of_log(path))
-
-
-def _find_files(sources: Sequence[str]) -> list[str]:
-    found: dict[str, str] = {}
-    for source in sources:
-        for path in sorted(_files_of(source)):
-            found.setdefault(os.path.realpath(path), path)
-    return sorted(found.values())
-
-
-def _files_of(source: str) -> list[str]:
-    if os.path.exists(source) and not os.path.isdir(source):
-        return [_checked_file(source)]
-    found = [source] if os.path.isdir(source) else glob.glob(source, recursive=True) if glob.has_magic(source) else []
-    if not found:
-        raise _nothing_there(source)
-    files: list[str] = []
-    for path in found:
-        if not os.path.isdir(path):
-            files += [_checked_file(path)] if is_log_name(path) else []
-        elif path == source or not _is_hidden(path):
-            files += _logs_below(path)
-    if not files:
-        raise _no_log_in_it(source)
-    return files
-
-
-def _stored_logs(source: str) -> Iterator[StoredFile]:
-    """Of one URL. Raises EventFileError if there are none."""
-    is_empty, has_log = True, False
-    try:
-        for file in find_files(source):
-            is_empty = False
-            if file.url == source:
-                format_of_log(source)
-            if file.url == source or is_log_name(file.url):
-                has_log = True
-                yield file
-    except OSError as error:
-        raise EventFileError(source, f"it cannot be read: {error.strerror}.") from None
-    if not has_log:
-        raise _nothing_there(source) if is_empty else _no_log_in_it(source)
-
-
-def _logs_below(folder: str) -> list[str]:
-    files = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        files += [_checked_file(os.path.join(parent, name)) for name in names if is_log_name(name)]
-    return files
+def is_log_name(path: str) -> bool:
+    """Whether a file of this name is read when its folder is a source: not hidden, and with the ending of a format."""
+    return not _is_hidden(path) and ending_of_log(path) != ""
 
 
 def _is_hidden(path: str) -> bool:
@@ -197,49 +134,73 @@ def _is_hidden(path: str) -> bool:
     return os.path.basename(path.rstrip(os.sep)).startswith((".", "_"))
 
 
+def _local_logs(source: str) -> list[str]:
+    if os.path.exists(source) and not os.path.isdir(source):
+        return [_checked_file(source)]
+    found = [source] if os.path.isdir(source) else glob.glob(source, recursive=True)
+    files: list[str] = []
+    for path in found:
+        if not os.path.isdir(path):
+            files += [path] if is_log_name(path) else []
+        elif path == source or not _is_hidden(path):
+            for parent, folders, names in os.walk(path):
+                folders[:] = [name for name in folders if not _is_hidden(name)]
+                files += [os.path.join(parent, name) for name in names if is_log_name(name)]
+    if not files:
+        raise _no_log(source, is_empty=not found)
+    return [_checked_file(path) for path in files]
+
+
+def _stored_logs(source: str) -> list[StoredFile]:
+    try:
+        found = [*find_files(source)]
+    except OSError as error:
+        raise EventFileError(source, f"it cannot be read: {error.strerror}.") from None
+    if [file.url for file in found] == [source]:
+        format_of_log(source)
+    logs = [file for file in found if file.url == source or is_log_name(file.url)]
+    if not logs:
+        raise _no_log(source, is_empty=not found)
+    return logs
+
+
 def _checked_file(path: str) -> str:
     format_of_log(path)
-    if not os.path.isfile(path):
-        raise EventFileError(path, "it is not a regular file. Copy its content to a file first.")
     try:
-        with open(path, "rb"):
-            pass
+        open_regular(path).close()
     except OSError as error:
-        raise EventFileError(path, f"it cannot be read ({error.strerror}). Check its permissions.") from None
+        raise EventFileError(path, f"it cannot be read: {error.strerror}. Name a file that can.") from None
     return path
 
 
-def _nothing_there(source: str) -> EventFileError:
-    problem = "there is no such file or folder. Check the name."
-    if glob.has_magic(source):
-        problem = "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it."
-    return EventFileError(source, problem)
+def _no_log(source: str, *, is_empty: bool) -> EventFileError:
+    if is_empty:
+        return EventFileError(source, "there is no such file or folder. Check the name, and put a pattern in quotes.")
+    return EventFileError(source, f"there is no log in it. Logs end in {_ENDINGS}.")
 
 
-def _no_log_in_it(source: str) -> EventFileError:
-    return EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+# ---------------------------------------------------------------------------------------------------------------------
+# Chunks for workers
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def cut_chunks(chunks: Sequence[LogChunk], workers: int) -> list[LogChunk]:
     """The same rows, with the same positions, in chunks for so many workers at once; the same ones each time.
 
-    A chunk is cut if it is more than a quarter of a worker's share: row groups of more than a million rows, Avro files
-    that are not in a store, JSON lines, and CSV without line ends in cells; text that is not packed. What was cut is
-    not cut again.
+    A text that is not packed is cut if it is more than a quarter of a worker's share. What was cut is not cut again.
     """
     if workers < 2:
         return list(chunks)
     share = max(1, sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers))
-    return [part for chunk in chunks for part in _cut(chunk, -(-chunk.bytes // share), workers)]
+    return [part for chunk in chunks for part in _cut(chunk, -(-chunk.bytes // share))]
 
 
-def _cut(chunk: LogChunk, parts: int, workers: int) -> list[LogChunk]:
-    if chunk.groups is not None:
-        parts = min(parts, workers)  # each part of a row group skips what is before it
-    if parts < 2 or chunk.span is not None:
+def _cut(chunk: LogChunk, parts: int) -> list[LogChunk]:
+    if parts < 2 or chunk.span is not None or chunk.format not in _TEXTS.values():
         return [chunk]
-    cut: list[LogChunk] = module_of_format(chunk.format).cut_chunk(chunk, parts)
-    return cut
+    from dp_transforms.logs import text_files
+
+    return text_files.cut_chunk(chunk, parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,7 +213,7 @@ class JoinedChunks:
 def spread_chunks(chunks: Sequence[LogChunk], workers: int) -> list[JoinedChunks]:
     """The same rows, with the same positions, for so many workers at once; the same ones each time.
 
-    Large chunks are cut (`cut_chunks`). Neighbours are joined as long as they have half a million rows at most, and a
+    Large texts are cut (`cut_chunks`). Neighbours are joined as long as they have half a million rows at most, and a
     quarter of a worker's share.
     """
     share = sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers) if workers > 1 else None
@@ -266,6 +227,10 @@ def spread_chunks(chunks: Sequence[LogChunk], workers: int) -> list[JoinedChunks
             some, rows, size = [], _rows(chunk), chunk.bytes
         some.append(chunk)
     return [*joined, JoinedChunks(tuple(some))] if some else joined
+
+
+def _rows(chunk: LogChunk) -> int:
+    return chunk.bytes // _BYTES_PER_ROW if chunk.events is None else chunk.events
 
 
 def read_joined(joined: JoinedChunks, fields: EventFields) -> Iterator[ReadBlock]:
@@ -291,19 +256,37 @@ def join_blocks(blocks: Iterable[ReadBlock], most_rows: int) -> Iterator[ReadBlo
             waiting.append(block.batch)
             rows, size = rows + count, size + width
         if rows < most_rows and size < _JOINED_BYTES:
-            yield dataclasses.replace(block, batch=id_columns.empty_batch())
+            yield block._replace(batch=id_columns.empty_batch())
             continue
         batch = concatenate(waiting)
         waiting, rows, size = [], 0, 0
-        yield dataclasses.replace(block, batch=batch)
+        yield block._replace(batch=batch)
         del batch  # before the next block is read
     if waiting:
-        yield ReadBlock(concatenate(waiting), (), 0, 0)
-
-
-def _rows(chunk: LogChunk) -> int:
-    return chunk.bytes // _BYTES_PER_ROW if chunk.events is None else chunk.events
+        yield ReadBlock(concatenate(waiting))
 
 
 def _bytes(batch: EventBatch) -> int:
     return int(batch.user.nbytes + batch.item.nbytes + batch.time_micros.nbytes)
+
+
+def count_unless_inside(
+    chunks: Sequence[LogChunk], fields: EventFields, schedule: WindowSchedule
+) -> tuple[int, int] | None:
+    """None if an event is inside the range; else how many events there are, and how many rows that cannot be read. All
+    of the log is read only to find that none is. Raises EventFileError."""
+
+    def is_inside(block: ReadBlock) -> bool:
+        return bool((schedule.first_window(block.batch.time_micros) >= 0).any())
+
+    places = cut_chunks(chunks, _PROBES)
+    for place in places[:: max(1, len(places) // _PROBES)]:
+        if any(map(is_inside, itertools.islice(read_log_chunk(place, fields), _LOOKED_AT_BLOCKS))):
+            return None
+    events = rejected = 0
+    for block in itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in chunks):
+        if is_inside(block):
+            return None
+        events += len(block.batch)
+        rejected += block.rows - len(block.batch)
+    return events, rejected

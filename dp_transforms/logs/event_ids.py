@@ -8,7 +8,7 @@ over a long cell without looking at its bytes.
 
 from __future__ import annotations
 
-import decimal
+import contextlib
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -31,7 +31,6 @@ _REASONS = {
     EMPTY: "empty {0}",
     BAD_TIME: "bad {0}",
 }
-_MOST_BITS = 4 * MAX_ID_BYTES  # a whole number of more bits has more digits than an id may have bytes
 
 
 def fault_reason(fault: int, name: str) -> str:
@@ -45,29 +44,22 @@ class BadIdError(ValueError):
 
 def id_of_value(value: Any, name: str) -> str:
     """The id of one value: text, UTF-8 bytes, a whole number or a UUID. Raises BadIdError. name: ``user``, ``item``."""
-    text, fault = "", 0
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
-        number = int(value)
-        # Python's own conversion ends at 4,300 digits.
-        text = f"{decimal.Decimal(number):f}" if number.bit_length() <= _MOST_BITS else ""
-        fault = 0 if 0 < len(text) <= MAX_ID_BYTES else TOO_LONG
-    elif isinstance(value, (str, bytes, bytearray)):
-        # A text with a lone surrogate has bytes that are not UTF-8.
-        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
-        if len(data) > MAX_ID_BYTES:
+    fault, data = TOO_LONG, value
+    with contextlib.suppress(ValueError):  # of a number of over 4,300 digits, or bytes that are not UTF-8
+        if isinstance(value, (int, np.integer, uuid.UUID)) and not isinstance(value, bool):
+            data = str(value)
+        if isinstance(data, str):
+            data = data.encode("utf-8", "surrogatepass")
+        fault = NOT_UTF8
+        if not isinstance(data, (bytes, bytearray)):
+            fault = MISSING if value is None else WRONG_TYPE
+        elif not data:
+            fault = EMPTY
+        elif len(data) > MAX_ID_BYTES:
             fault = TOO_LONG
-        elif not is_utf8(data):
-            fault = NOT_UTF8
         else:
-            text = data.decode()
-            fault = 0 if text else EMPTY
-    else:
-        fault = MISSING if value is None else WRONG_TYPE
-    if fault:
-        raise BadIdError(fault_reason(fault, name))
-    return text
+            return data.decode()
+    raise BadIdError(fault_reason(fault, name))
 
 
 def ids_of_values(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint8]]:
@@ -98,6 +90,11 @@ def ids_of_values(values: pa.Array) -> tuple[pa.StringArray, npt.NDArray[np.uint
     is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
     faults[is_empty & (faults == 0)] = EMPTY
     return text, faults
+
+
+def is_text_type(column_type: pa.DataType) -> bool:
+    checks = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    return any(getattr(pa.types, f"is_{name}")(column_type) for name in checks)
 
 
 def as_binary(array: pa.Array) -> pa.BinaryArray:

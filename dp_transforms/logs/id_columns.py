@@ -6,8 +6,7 @@ Work on text is done once for each distinct value of a block; work on rows is nu
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,15 @@ import pyarrow.compute as pc
 
 from dp_transforms.core.event_batch import EventBatch, is_uuid_type, uuid_texts
 from dp_transforms.logs import times
-from dp_transforms.logs.event_ids import MISSING, as_binary, escaped, fault_reason, ids_of_values, joined_labels
+from dp_transforms.logs.event_ids import (
+    MISSING,
+    as_binary,
+    escaped,
+    fault_reason,
+    ids_of_values,
+    is_text_type,
+    joined_labels,
+)
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -28,8 +35,6 @@ from dp_transforms.logs.times import TimeColumn, parse_times
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
-_TIME = 2  # its place among `EventFields.names`
-_PIECE_BYTES = 1 << 26
 
 BROKEN_LINE = "broken line"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
@@ -49,86 +54,45 @@ class IdColumn(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Of n rows. more_items: of further fields of the item."""
+    """Of n rows."""
 
     user: IdColumn
     item: IdColumn
     time: TimeColumn
-    more_items: tuple[IdColumn, ...] = ()
-
-    def rows(self, some: slice) -> Columns:
-        user, item, *more = (
-            IdColumn(column.values, column.indices[some], column.faults[some])
-            for column in (self.user, self.item, *self.more_items)
-        )
-        return Columns(user, item, TimeColumn(self.time.micros[some], self.time.faults[some]), tuple(more))
-
-    def pieces(self) -> Iterator[tuple[int, Columns]]:
-        """The rows, and how many come before them. In small pieces where a dictionary has once what each row is to have
-        in its label."""
-        if not self.more_items:
-            yield 0, self
-            return
-        sizes = np.zeros(len(self.time.faults), np.int64)
-        for column in (self.item, *self.more_items):
-            of_values = np.append(pc.binary_length(column.values).to_numpy(), 0).astype(np.int64)
-            sizes += of_values.take(column.indices, mode="clip")
-        cuts = [0, *(np.flatnonzero(np.diff(np.cumsum(sizes) // _PIECE_BYTES)) + 1).tolist(), len(sizes)]
-        for begin, end in itertools.pairwise(cuts):
-            yield begin, self.rows(slice(begin, end))
-
-
-def is_id_type(column_type: pa.DataType) -> bool:
-    """Whether a column of this Arrow type can hold ids."""
-    column_type = of_values(column_type)
-    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type) or is_uuid_type(column_type)
-
-
-def is_null_type(column_type: pa.DataType) -> bool:
-    """Whether no cell of this Arrow type has a value: writers give it to a column in which they have found none."""
-    return bool(pa.types.is_null(of_values(column_type)))
-
-
-def of_values(column_type: pa.DataType) -> pa.DataType:
-    """The type of the values, where they are in a dictionary."""
-    return column_type.value_type if pa.types.is_dictionary(column_type) else column_type
 
 
 def check_event_types(
     path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
 ) -> None:
-    """Raises EventFileError unless columns of these types can be user, item and time. Any can be of type null:
-    whether a column has a value may depend on one user, so its rows are rejected one by one.
+    """Raises EventFileError unless columns of these types can be user, item and time. Any can be of type null, which
+    writers give to a column without a value: whether it has one may depend on one user, so rows are rejected one by
+    one.
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
     for name, column_type, words in zip(fields.names, types, shown, strict=True):
-        if name != fields.time and (column_type is None or not (is_id_type(column_type) or is_null_type(column_type))):
-            problem = f"the field {name!r} has type {words}; an id must be text or a whole number. Convert it."
-            raise EventFileError(path, problem)
-    time_type = None if types[_TIME] is None else of_values(types[_TIME])
-    if time_type is not None and times.is_number_type(time_type):
-        if fields.time_unit not in times.MICROS_PER_UNIT:
+        kind, is_time = column_type, name == fields.time
+        if kind is not None and pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind is None or not _may_be(kind, is_time=is_time):
+            wanted = "an id must be text or a whole number"
+            if is_time:
+                wanted = "a time must be a timestamp, a date, ISO 8601 text or a number"
+            problem = f"has type {words}; {wanted}. Convert it, or name another one with {fields.flag(name)}."
+            raise EventFileError(path, f"the field {name!r} {problem}")
+        if is_time and times.is_number_type(kind) and fields.time_unit not in times.MICROS_PER_UNIT:
             problem = "holds numbers without a unit. Give the unit with --time-format s, ms or us."
-            if fields.time_format is not None:
-                problem = "holds numbers, and numbers are not read by --time-format. Write them as text, or give"
-                problem += " --time-format s, ms or us in its place."
-            raise EventFileError(path, f"the field {fields.time!r} {problem}")
-    elif time_type is None or not any(is_kind(time_type) for is_kind in (times.is_typed, is_text_type, is_null_type)):
-        raise EventFileError(
-            path,
-            f"the field {fields.time!r} has type {shown[_TIME]}; a time must be a timestamp, a date, ISO 8601 text or a"
-            " number. Name another field with --time-field.",
-        )
+            raise EventFileError(path, f"the field {name!r} {problem}")
 
 
-def is_text_type(column_type: pa.DataType) -> bool:
-    checks = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
-    return any(getattr(pa.types, f"is_{name}")(column_type) for name in checks)
+def _may_be(kind: pa.DataType, *, is_time: bool) -> bool:
+    if is_text_type(kind) or pa.types.is_null(kind):
+        return True
+    return times.is_typed(kind) if is_time else bool(pa.types.is_integer(kind)) or is_uuid_type(kind)
 
 
 def encode_ids(array: pa.Array) -> IdColumn:
-    """Ids from a column of a type of `is_id_type`, of any layout, or of type null. Raises ValueError if an index is
+    """Ids from a column of a type that may be an id (`check_event_types`). Raises ValueError if an index is
     outside of its dictionary."""
     if is_uuid_type(array.type):
         array = uuid_texts(array)
@@ -164,17 +128,18 @@ def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
 def event_columns(arrays: Sequence[pa.Array], fields: EventFields) -> Columns:
     """arrays: of `EventFields.names`, as a format has them."""
     user, item, time, *more = arrays
-    moments = parse_times(time, *fields.time_reading)
-    return Columns(encode_ids(user), encode_ids(item), moments, tuple(map(encode_ids, more)))
+    items = join_items([encode_ids(each) for each in (item, *more)])
+    return Columns(encode_ids(user), items, parse_times(time, *fields.time_reading))
 
 
-def join_items(item: IdColumn, more_items: Sequence[IdColumn]) -> IdColumn:
+def join_items(columns: Sequence[IdColumn]) -> IdColumn:
     """The labels of several fields; of one field as they are. A row has the fault of the first field that has one, or
     that of a label that is too long."""
-    if not more_items:
+    item, *more = columns
+    if not more:
         return item
     faults, indices, texts = item.faults, item.indices.astype(np.int64), escaped(item.values)
-    for column in more_items:
+    for column in more:
         faults = np.where(faults != 0, faults, column.faults)
         count = max(1, len(column.values))
         pairs = pa.array(indices * count + column.indices, mask=faults != 0).dictionary_encode()
@@ -208,8 +173,7 @@ def events_of(
     columns: of the records that could be decoded. rows: their numbers. broken: by reason, the numbers of the others.
     positions_of: numbers of records -> their positions in the source.
     """
-    user, item, time, more_items = columns
-    item = join_items(item, more_items)
+    user, item, time = columns
     reasons = {reason: others for reason, others in broken.items() if len(others)}
     for name, faults in (("user", user.faults), ("item", item.faults), ("time", time.faults)):
         for fault in np.unique(faults[faults != 0]).tolist() if faults.any() else ():
@@ -225,27 +189,10 @@ def events_of(
     return Events(batch, rows, rejected)
 
 
-def block_of(
-    source: str,
-    columns: Columns,
-    rows: Rows,
-    broken: Mapping[str, Rows],
-    positions_of: Callable[[Rows], Rows],
-    byte_share: int,
-    left_out: Sequence[RejectedEvents] = (),
-) -> ReadBlock:
-    """`events_of`, as a block of a log. left_out: what was rejected before records were decoded."""
-    events = events_of(source, columns, rows, broken, positions_of)
-    rejected = (*left_out, *events.rejected)
-    count = len(events.batch) + sum(len(part.positions) for part in rejected)
-    return ReadBlock(events.batch, rejected, count, byte_share)
-
-
-def blocks_of_rows(path: str, columns: Columns, first_row: int, byte_share: int) -> Iterator[ReadBlock]:
+def block_of_rows(path: str, columns: Columns, first_row: int) -> ReadBlock:
     """Of a format whose records are numbered, and can all be decoded. first_row: the number of the first one."""
-    for before, piece in columns.pieces():
-        count, share = len(piece.time.faults), 0 if before else byte_share
-        yield block_of(path, piece, np.arange(count), {}, functools.partial(np.add, first_row + before), share)
+    events = events_of(path, columns, np.arange(len(columns.time.faults)), {}, functools.partial(np.add, first_row))
+    return ReadBlock(events.batch, events.rejected)
 
 
 def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:

@@ -1,9 +1,9 @@
 """JSON lines: one object a line, and each line is decoded by itself.
 
-A line is broken if it is not a JSON object, holds NaN or an infinity, repeats one of the fields of events, or nests
-deeper than MAX_DEPTH. A byte order mark at the front of any line is ignored: a file may be several that were joined,
-and which of its lines comes first must not matter. Blank lines are not events. Positions in a file are numbers of
-lines.
+A line is broken if it is not a JSON object, holds NaN or an infinity, or nests deeper than MAX_DEPTH. Of a field that
+stands there twice the last value counts. A byte order mark at the front of any line is ignored: a file may be several
+that were joined, and which of its lines comes first must not matter. Blank lines are not events. Positions in a file
+are numbers of lines.
 
 Only the fields of events are decoded, and first as the bytes that stand for them: whether these are UTF-8, or a time,
 is the same question as in the other formats.
@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -28,7 +27,7 @@ import pyarrow.compute as pc
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.event_ids import WRONG_TYPE
 from dp_transforms.logs.id_columns import Columns, IdColumn
-from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, log_size
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, Lines
 from dp_transforms.logs.times import MICROS_PER_UNIT, TimeColumn
 from dp_transforms.stores.remote_files import StoredFile
@@ -47,38 +46,21 @@ _LONE_SURROGATE = re.compile(
 )
 
 
-# Of whole numbers Python takes at most 4,300 digits, and their digits do not matter here.
-_pairs_of = json.JSONDecoder(object_pairs_hook=list, parse_int=str, strict=False).decode
-
-
 class JsonDecoder:
     """Lines -> columns of events."""
 
     def __init__(self, fields: EventFields) -> None:
         self._reading, self._names = fields.time_reading, fields.names
-        self._decode, self._escaped = self._decoder()
-        self._getters = [operator.attrgetter(f"cell{at}") for at in range(len(fields.names))]
-        self._quoted = [f'"{name}"'.encode() for name in fields.names]
-
-    def _decoder(self) -> tuple[Callable[[bytes], msgspec.Struct], re.Pattern[bytes]]:
-        """From a line to the cells of the fields; and what a line holds in which one of the names may be escaped."""
         cells = [
             (f"cell{at}", msgspec.Raw, msgspec.field(name=name, default=_NO_CELL))
-            for at, name in enumerate(self._names)
+            for at, name in enumerate(fields.names)
         ]
         try:
-            event = msgspec.defstruct("Event", cells, gc=False)
-        except ValueError:  # a name with a quote, a backslash or a control character, which are always escaped
-            event = msgspec.defstruct("Event", [cell[:2] for cell in cells], gc=False)
-            of_all = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-            def decode(line: bytes) -> msgspec.Struct:
-                return event(*map(of_all(line).get, self._names, [_NO_CELL] * len(cells)))
-
-            return decode, re.compile(b"")
-        names = "".join(self._names)
-        escaped = (rb"\\u00[0-7]" if names.isascii() else rb"\\u") + (rb"|\\/" if "/" in names else b"")
-        return msgspec.json.Decoder(event).decode, re.compile(escaped)
+            self._decode = msgspec.json.Decoder(msgspec.defstruct("Event", cells, gc=False)).decode
+        except ValueError:
+            names = " or ".join(map(repr, fields.names))
+            raise EventFileError("JSON lines", f"no name of {names} may have a quote or a backslash in it.") from None
+        self._getters = [operator.attrgetter(f"cell{at}") for at in range(len(cells))]
 
     def decode(self, lines: Lines) -> tuple[Columns, npt.NDArray[np.bool_]]:
         """The columns of the lines that are not broken, and for each line whether it is not."""
@@ -90,14 +72,9 @@ class JsonDecoder:
             events = self._decode_some(texts, kept[number * _AT_ONCE :])
             for parts, get in zip(cells, self._getters, strict=True):
                 parts.append(_encode_lines(map(get, events)))
-        columns = [_column(b"".join(parts)) for parts in cells]
-        text = lines.text if kept.all() else lines.where(kept).text
-        if self._may_repeat(text, columns):
-            once = np.array([not self._repeats(line) for line in text.split(b"\n")[:-1]], np.bool_)
-            columns, kept[kept] = [column.filter(pa.array(once)) for column in columns], once
-        user, item, time, *more = columns
-        moments = time_column(time, *self._reading)
-        return Columns(id_column(user), id_column(item), moments, tuple(map(id_column, more))), kept
+        user, item, time, *more = (_column(b"".join(parts)) for parts in cells)
+        items = id_columns.join_items([id_column(each) for each in (item, *more)])
+        return Columns(id_column(user), items, time_column(time, *self._reading)), kept
 
     def _decode_some(self, lines: Sequence[bytes], kept: npt.NDArray[np.bool_]) -> list[msgspec.Struct]:
         """kept: is set to False for the lines that are broken."""
@@ -124,25 +101,6 @@ class JsonDecoder:
         with contextlib.suppress(*_REFUSED):
             return self._decode(_LONE_SURROGATE.sub(lambda found: b"\xff" if found[1] else found[0], line))
         return None
-
-    def _may_repeat(self, text: bytes, cells: Sequence[pa.BinaryArray]) -> bool:
-        """Whether an object may have one of the fields twice, of which the decoder keeps the last without a word. None
-        has if each has all fields, and there are no more names than these, or each name of a field stands there as
-        often as there are lines."""
-        if any(pc.min(pc.binary_length(column)).as_py() == 1 for column in cells):
-            return True
-        codes, count = np.frombuffer(text, np.uint8), len(cells[0])
-        before = codes[np.flatnonzero(codes == ord(":")) - 1]
-        if np.count_nonzero(before == ord('"')) == len(cells) * count and not (before <= ord(" ")).any():
-            return False
-        return bool(self._escaped.search(text)) or any(text.count(name) != count for name in self._quoted)
-
-    def _repeats(self, line: bytes) -> bool:
-        if not self._escaped.search(line) and all(line.count(name) < 2 for name in self._quoted):
-            return False
-        text = line.strip(BLANKS).removeprefix(UTF8_MARK).decode("utf-8", "replace")
-        names = [name for name, _ in _pairs_of(text)]  # of the outermost object, which ends last
-        return any(names.count(name) > 1 for name in self._names)
 
 
 def is_too_deep(line: bytes) -> bool:
@@ -213,22 +171,17 @@ def _with_faults(column: _Column, values: pa.BinaryArray, are_read: pa.BooleanAr
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The file as one chunk. It is not opened: an error must not depend on its lines, which are users'."""
-    del fields
+    JsonDecoder(fields)  # raises EventFileError for names that it cannot find
     return [LogChunk(path, "json", None, None, log_size(path, stored), stored=stored)]
-
-
-cut_chunk = text_files.cut_chunk  # at ends of lines, unless the file is packed: each line is judged by itself
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The lines, in blocks of about 4 MB."""
     decoder = JsonDecoder(fields)
 
-    def read(lines: Lines, byte_share: int) -> ReadBlock:
+    def read(lines: Lines) -> ReadBlock:
         columns, is_kept = decoder.decode(lines)
         broken = {id_columns.BROKEN_LINE: np.flatnonzero(~is_kept)}
-        return id_columns.block_of(
-            chunk.path, columns, np.flatnonzero(is_kept), broken, lines.numbers.take, byte_share, lines.rejected
-        )
+        return text_files.block_of_lines(chunk.path, lines, columns, np.flatnonzero(is_kept), broken)
 
     return text_files.read_text(chunk, "gzip", read)

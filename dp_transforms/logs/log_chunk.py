@@ -10,7 +10,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
 # Large enough to make the work per block small, small enough that a block of long ids stays well under 1 GB.
 MAX_BLOCK_ROWS = 1 << 20
 
+_LEAST_BYTES, _LEAST_PACKED_BYTES = 20, 5  # of a row
 _MAX_NAMES_SHOWN = 40
 _NO_CHOICE: dict[str, Any] = {"csv_line_ends_in_cells": False, "facets": (), "stream_field": None}
 
@@ -116,8 +117,7 @@ class EventFields:
         return {self.user: "--user-field", self.time: "--time-field"}.get(name, "--item-field")
 
 
-@dataclasses.dataclass(frozen=True)
-class FileState:
+class FileState(NamedTuple):
     """A local file when it was found: on which machine, its size, and when its content and its entry were changed last.
     A program can set the first of these times back, but not the second."""
 
@@ -140,56 +140,31 @@ class FileState:
         return now == self if now.machine == self.machine else now.size == self.size
 
 
-@contextlib.contextmanager
-def unchanged(path: str, seen: FileState | None) -> Iterator[None]:
-    """Raises EventFileError if a file is not the one that was seen any more, at the end of the block; also in place of
-    an error of the block, which then came of the change. seen: None where nobody minds."""
-    if seen is None:
-        yield
-        return
-    begun = FileState.of(path)
-    try:
-        yield
-    except EventFileError:
-        _check_state(path, seen, begun)
-        raise
-    _check_state(path, seen, begun)
-
-
-def _check_state(path: str, seen: FileState, begun: FileState | None) -> None:
-    now = FileState.of(path)
-    if now is None or now != begun or not seen.fits(now):
-        raise EventFileError(path, "it was changed while it was read. Use files that nobody writes to any more.")
-
-
 def check_unchanged(chunks: Iterable[LogChunk]) -> None:
     """Raises EventFileError if a local file is not the one any more of which these are parts. A version of a stored one
     cannot change."""
     for path, seen in dict.fromkeys((chunk.path, chunk.seen) for chunk in chunks):
-        with unchanged(path, seen):
-            pass
+        if seen is not None and ((now := FileState.of(path)) is None or not seen.fits(now)):
+            raise EventFileError(path, "it was changed while it was read. Use files that nobody writes to any more.")
 
 
 @dataclasses.dataclass(frozen=True)
 class LogChunk:
-    """A part of a log that one worker reads.
+    """A part of a log that one worker reads: a file, a row group, or the lines that begin in a span of its bytes.
 
     format: ``parquet``, ``avro``, ``csv`` or ``json``.
-    groups: the row groups of a Parquet file; None: the whole file.
+    group: the row group of a Parquet file. span: of a text that was cut (`cut_chunks`), from where to where.
     events: the number of its rows if the file states it, else None.
-    bytes: its share of the file's size, for progress.
-    first_row: the number of rows of the file before it.
+    bytes: its share of the file's size.
+    first_row: the number of rows of a Parquet file before it.
     stored: the version of the file, if the path is a URL. seen: a local file when it was found; what is read must still
         be that.
-    span: what is read if the chunk was cut (`cut_chunks`), from where to where: rows of a row group, counted from 0;
-        bytes of an Avro file, at ends of blocks; bytes of text, where the lines that begin among them are read. None:
-        all of it.
-    unpacked: bytes of its row groups, whole and with all columns, as a Parquet file states them; else 0.
+    unpacked: bytes of a row group with all columns, as its file states them; else 0.
     """
 
     path: str
     format: str
-    groups: range | None
+    group: int | None
     events: int | None
     bytes: int
     first_row: int = 0
@@ -198,44 +173,44 @@ class LogChunk:
     seen: FileState | None = None
     unpacked: int = 0
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether its rows may take more bytes than it has, and it does not say how many."""
+        return self.format == "avro" or self.path.lower().endswith(".gz")
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ReadBlock:
-    """A block of rows.
+    @property
+    def rows_about(self) -> int:
+        """Rather too many, where the file does not state it."""
+        if self.events is not None:
+            return self.events
+        return self.bytes // (_LEAST_PACKED_BYTES if self.is_packed else _LEAST_BYTES)
 
-    rejected: the rows that were left out; `RejectedEvents.source` is the path.
-    rows: rows seen, with the rejected ones.
-    bytes: its share of the chunk's bytes. The shares of all blocks sum to `LogChunk.bytes`.
-    """
+
+class ReadBlock(NamedTuple):
+    """A block of rows. rejected: those that were left out; `RejectedEvents.source` is the path."""
 
     batch: EventBatch
-    rejected: tuple[RejectedEvents, ...]
-    rows: int
-    bytes: int
+    rejected: tuple[RejectedEvents, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many there were, with the rejected ones."""
+        return len(self.batch) + sum(len(part.positions) for part in self.rejected)
 
 
 def check_fields_present(path: str, available: Iterable[str], fields: EventFields, *, has_schema: bool) -> None:
     """Raises EventFileError unless each of the fields is there exactly once.
 
-    has_schema: the names come from a schema, and the error lists them. Those in the first line of a text may be cells,
-        and are listed only where two of the three are among them.
+    has_schema: the names come from a schema, and the error lists them. Those in the first line of a text may be cells.
     """
     names = list(available)
     for name in fields.names:
-        if name not in names and not has_schema and len(set(fields.names) & set(names)) < 2:
-            raise EventFileError(
-                path,
-                f"no field {name!r}. Name it with {fields.flag(name)} (shh doctor LOG shows all); CSV must begin with"
-                " the names of its fields.",
-            )
-        if name not in names:
-            shown = [on_one_line(other, most=80) for other in names[:_MAX_NAMES_SHOWN]]
-            more = ", ..." if len(names) > _MAX_NAMES_SHOWN else ""
-            raise EventFileError(
-                path, f"no field {name!r}; its fields are: {', '.join(shown)}{more}. Name one with {fields.flag(name)}."
-            )
         if names.count(name) > 1:
             raise EventFileError(path, f"it has {names.count(name)} fields called {name!r}. Rename all but one.")
+        if name not in names:
+            shown = ", ".join(on_one_line(other, most=80) for other in names[:_MAX_NAMES_SHOWN])
+            there = f"its fields are: {shown}" if has_schema else "its first line must name the fields"
+            raise EventFileError(path, f"no field {name!r}; {there}. Name one with {fields.flag(name)}.")
 
 
 def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> EventFileError:

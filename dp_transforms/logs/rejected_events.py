@@ -30,15 +30,12 @@ class RejectedEvents(NamedTuple):
 
 
 def compact(positions: Rows) -> Sequence[int]:
-    """Positions that rise, in little memory where they are many: a small packed file can hold millions of bad rows."""
-    if len(positions) < _FEW:
-        return tuple(positions.tolist())
-    first, last = int(positions[0]), int(positions[-1])
-    return range(first, last + 1) if last - first + 1 == len(positions) else array.array("q", positions.tobytes())
+    """Positions in little memory where they are many: a small packed file can hold millions of bad rows."""
+    return tuple(positions.tolist()) if len(positions) < _FEW else array.array("q", positions.tobytes())
 
 
 def as_array(positions: Sequence[int]) -> Rows:
-    return np.arange(positions.start, positions.stop) if isinstance(positions, range) else np.asarray(positions, "<i8")
+    return np.asarray(positions, "<i8")
 
 
 def reject(

@@ -17,15 +17,14 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.logs.id_columns import empty_batch
+from dp_transforms.logs.id_columns import Columns, events_of
 from dp_transforms.logs.log_chunk import (
     LogChunk,
     ReadBlock,
@@ -41,7 +40,7 @@ UTF8_MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\r"
 LINE_TOO_LONG = "line too long"
 
-_LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
+_LEAST_BYTES = 4 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
 _PIECE_BYTES = 1 << 16
 _COUNTED_BYTES = 4 << 20
@@ -89,9 +88,8 @@ def lines_of(raw: bytes, first_line: int = 1, blanks: bytes = BLANKS) -> Lines:
     return lines.where(np.logical_or.reduceat(is_filled[codes], begins))
 
 
-def line_blocks(stream: Any, first_line: int = 1, blanks: bytes = BLANKS) -> Iterator[tuple[bytes, int, bool]]:
-    """The lines of a stream from its position on, in blocks of about BLOCK_BYTES: whole lines, the number of the first
-    one, and whether that one is too long; then it is blank here. Of a block of blank lines the text is empty.
+def blocks_of_lines(stream: Any, path: str, first_line: int = 1, blanks: bytes = BLANKS) -> Iterator[Lines]:
+    """The lines of a stream from its position on that are not blank, in blocks of about BLOCK_BYTES.
 
     first_line: the number of the line at that position. blanks: as in `lines_of`.
     """
@@ -112,11 +110,13 @@ def line_blocks(stream: Any, first_line: int = 1, blanks: bytes = BLANKS) -> Ite
             continue
         first_end = data.find(b"\n") if end else 0
         is_too_long = pending_bytes + first_end > MAX_LINE_BYTES
-        lines = data[first_end:end] if is_too_long else b"".join([*pending, data[:end]])
-        if lines or is_too_long:
-            # Millions of blank lines cost little more than to unpack them.
-            yield lines if lines.strip(blanks + b"\n") else b"", line_number, is_too_long
-            line_number += lines.count(b"\n")
+        text = data[first_end:end] if is_too_long else b"".join([*pending, data[:end]])
+        # Millions of blank lines cost little more than to unpack them.
+        lines = lines_of(text if text.strip(blanks + b"\n") else b"", line_number, blanks)
+        if is_too_long:  # it is blank here
+            lines = lines._replace(rejected=(RejectedEvents(path, (line_number,), LINE_TOO_LONG),))
+        yield lines
+        line_number += text.count(b"\n")
         pending = [data[end:]]
         pending_bytes = len(data) - end
 
@@ -124,52 +124,56 @@ def line_blocks(stream: Any, first_line: int = 1, blanks: bytes = BLANKS) -> Ite
 @contextlib.contextmanager
 def open_text(
     path: str, stored: StoredFile | None, span: tuple[int, int] | None = None, ahead: int = SEQUENTIAL_BYTES
-) -> Iterator[tuple[Any, Any]]:
-    """A stream of the lines of a file, or of those that begin in a span of one that is not packed; and the file itself,
-    of which less is read. It is unpacked if it ends in ``.gz``. Raises EventFileError for a fault of the store.
+) -> Iterator[Any]:
+    """A stream of the lines of a file, or of those that begin in a span of one that is not packed. It is unpacked if it
+    ends in ``.gz``. Raises EventFileError for a fault of the store.
 
     ahead: how much of a stored file is fetched at once.
     """
     with opened_log(path, stored, _AHEAD_BYTES if span else ahead) as file:
         if is_packed(path):
-            yield pa.CompressedInputStream(file, "gzip"), file
+            yield pa.CompressedInputStream(file, "gzip")
         else:
-            yield _LinesOfSpan(file, *span) if span else file, file
+            yield _LinesOfSpan(file, *span) if span else file
 
 
 def read_text(
     chunk: LogChunk,
     format_name: str,
-    read: Callable[[Lines, int], ReadBlock],
+    read: Callable[[Lines], ReadBlock],
     *,
     header: tuple[int, int] = (0, 0),
     blanks: bytes = BLANKS,
 ) -> Iterator[ReadBlock]:
-    """The lines of a chunk. read: some lines, and their share of the bytes. header: bytes and line ends of the file
-    that are no events. blanks: as in `lines_of`."""
+    """The lines of a chunk, as ``read`` reads some. header: bytes and line ends of the file that are no events. blanks:
+    as in `lines_of`."""
     size, line_ends = header if chunk.span is None or not chunk.span[0] else (0, 0)
-    rows_read, given, begin, before = 0, 0, chunk.span[0] if chunk.span else 0, None
+    rows_read, before = 0, None
     try:
-        with open_text(chunk.path, chunk.stored, chunk.span) as (stream, file):
+        with open_text(chunk.path, chunk.stored, chunk.span) as stream:
             stream.read(size)
-            for text, first_line, is_too_long in line_blocks(stream, 1 + line_ends, blanks):
-                share = max(0, min(file.tell() - begin, chunk.bytes) - given)
-                lines = lines_of(text, first_line, blanks)
-                if is_too_long:
-                    lines = lines._replace(rejected=(RejectedEvents(chunk.path, (first_line,), LINE_TOO_LONG),))
-                block = read(lines, share)
-                if begin and block.rejected:  # whose positions are counted from the first line of the span
+            for lines in blocks_of_lines(stream, chunk.path, 1 + line_ends, blanks):
+                block = read(lines)
+                if chunk.span and chunk.span[0] and block.rejected:  # counted from the first line of the span
                     if before is None:  # once: other threads may count in other files meanwhile
                         before = line_ends_before(chunk.path, chunk.stored, stream.begin)
-                    moved = [
-                        part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected
-                    ]
-                    block = dataclasses.replace(block, rejected=tuple(moved))
+                    block = _moved(block, before)
                 yield block
-                rows_read, given = rows_read + block.rows, given + share
+                rows_read += block.rows
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, format_name, None if chunk.span else rows_read) from None
-    yield ReadBlock(empty_batch(), (), 0, chunk.bytes - given)
+
+
+def _moved(block: ReadBlock, lines: int) -> ReadBlock:
+    """With so many lines before it."""
+    parts = (part._replace(positions=compact(as_array(part.positions) + lines)) for part in block.rejected)
+    return block._replace(rejected=tuple(parts))
+
+
+def block_of_lines(path: str, lines: Lines, columns: Columns, rows: Rows, broken: Mapping[str, Rows]) -> ReadBlock:
+    """columns, rows, broken: of the lines, as in `id_columns.events_of`."""
+    events = events_of(path, columns, rows, broken, lines.numbers.take)
+    return ReadBlock(events.batch, (*lines.rejected, *events.rejected))
 
 
 def is_packed(path: str) -> bool:
@@ -178,8 +182,8 @@ def is_packed(path: str) -> bool:
 
 
 def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
-    """A file that is not packed in about so many parts, of 4 to 64 MB."""
-    parts = max(min(parts, chunk.bytes // _LEAST_BYTES), -(-chunk.bytes // _MOST_BYTES))
+    """A file that is not packed in so many parts at most, none of less than 4 MB."""
+    parts = min(parts, chunk.bytes // _LEAST_BYTES)
     if parts < 2 or is_packed(chunk.path):
         return [chunk]
     ends = [chunk.bytes * number // parts for number in range(parts + 1)]
@@ -217,22 +221,10 @@ def _line_begin(file: Any, at: int, most: float = math.inf) -> int:
     return at
 
 
-_counted: dict[Any, tuple[int, int]] = {}
-"""Of the file that was counted last: a position, and how many lines end before it."""
-
-
 def line_ends_before(path: str, stored: StoredFile | None, position: int) -> int:
-    """How many lines of a file end before a position. Raises OSError. A process that reads several parts of a file goes
-    through it once for that."""
-    status = None if stored is not None else os.stat(path)
-    key = stored if status is None else (path, status.st_mtime_ns, status.st_size)
-    at, count = _counted.get(key, (0, 0))
-    if at > position:
-        at, count = 0, 0
+    """How many lines of a file end before a position. Raises OSError."""
+    count = 0
     with opened_log(path, stored) as file:
-        file.seek(at)
-        while at < position and (data := file.read(min(_COUNTED_BYTES, position - at))):
-            at, count = at + len(data), count + data.count(b"\n")
-    _counted.clear()
-    _counted[key] = (at, count)
+        while (left := position - file.tell()) > 0 and (data := file.read(min(_COUNTED_BYTES, left))):
+            count += data.count(b"\n")
     return count

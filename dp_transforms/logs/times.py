@@ -8,7 +8,6 @@ Times must be in the years 1 to 9999. Fractions of a microsecond are rounded dow
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,14 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.logs import time_formats
-from dp_transforms.logs.event_ids import BAD_TIME, EMPTY, MISSING, WRONG_TYPE, ids_of_values
-from dp_transforms.logs.time_formats import NOT_A_TIME
+from dp_transforms.logs.event_ids import BAD_TIME, EMPTY, MISSING, WRONG_TYPE, ids_of_values, is_text_type
+from dp_transforms.logs.time_formats import ISO_8601, NOT_A_TIME
 
 _MIN_MICROS = -62_135_596_800_000_000  # 0001-01-01
 _END_MICROS = 253_402_300_800_000_000  # 10000-01-01
 MICROS_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}  # the units that can be declared
 _MICROS_PER_DAY = 86_400_000_000
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 # Texts that Arrow casts to these types; others, such as the last days of months, are read by `time_formats`.
 _USUAL = (
@@ -108,7 +106,7 @@ def _from_typed(array: pa.Array, unit: str | None) -> time_formats.ReadTimes:
 
 def _from_text(text: pa.StringArray, unit: str | None, time_format: str | None) -> time_formats.ReadTimes:
     if time_format is not None:
-        return time_formats.read_times(text, time_format)
+        return time_formats.read_times(text, *time_formats.pattern_of(time_format))
     return (_from_number_text(text, MICROS_PER_UNIT[unit]), False) if unit in MICROS_PER_UNIT else _from_iso(text)
 
 
@@ -117,43 +115,35 @@ def parse_values(
 ) -> TimeColumn:
     """Times from single values, each as a column of its type would be read.
 
-    values: text, whole and floating numbers, datetimes and dates, numpy's datetimes, and objects that have their time
-    as a whole number ``micros``, as Beam's have. unit, time_format, time_zone: as in `parse_times`.
+    values: what Arrow knows, such as texts, numbers, datetimes and dates, also numpy's, and objects that have their
+    time as a whole number ``micros``, as Beam's have. unit, time_format, time_zone: as in `parse_times`.
     """
     micros, faults = np.zeros(len(values), np.int64), np.full(len(values), WRONG_TYPE, np.uint8)
-    cells: dict[pa.DataType, tuple[list[int], list[Any]]] = {}
+    alike: dict[pa.DataType, list[tuple[int, pa.Array]]] = {}
     for row, value in enumerate(values):
         # A hostile object must not stop the run, and its content must not reach a log.
         with contextlib.suppress(Exception):
-            arrow_type, cell = _cell(value)
-            rows_alike, cells_alike = cells.setdefault(arrow_type, ([], []))
-            rows_alike.append(row)
-            cells_alike.append(cell)
-    for arrow_type, (rows_alike, cells_alike) in cells.items():
-        parsed = parse_times(pa.array(cells_alike, arrow_type), unit, time_format, time_zone)
-        micros[rows_alike], faults[rows_alike] = parsed
+            cell = _cell(value)
+            if is_typed(cell.type) or is_text_type(cell.type) or pa.types.is_null(cell.type):
+                alike.setdefault(cell.type, []).append((row, cell))
+    for cells in alike.values():
+        rows, arrays = zip(*cells, strict=True)
+        parsed = parse_times(pa.concat_arrays(arrays), unit, time_format, time_zone)
+        micros[[*rows]], faults[[*rows]] = parsed
     return TimeColumn(micros, faults)
 
 
-def _cell(value: Any) -> tuple[pa.DataType, Any]:
-    """The Arrow type of a column that holds such values, and how it holds this one. Raises anything for others."""
-    if value is None or (isinstance(value, (np.datetime64, datetime.date)) and value != value):  # NaT, also of pandas
-        return pa.null(), None
+def _cell(value: Any) -> pa.Array:
+    """A column of this value. Raises anything for what no column can hold."""
     if isinstance(value, str):
-        return pa.binary(), value.encode("utf-8", "surrogatepass")
-    if isinstance(value, np.datetime64):
-        return pa.timestamp("us"), int(value.astype("datetime64[us]").astype(np.int64))
+        return pa.array([value.encode("utf-8", "surrogatepass")])
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return pa.int64(), max(-(2**63), min(int(value), 2**63 - 1))  # what is cut is out of range in every unit
-    if isinstance(value, (float, np.floating)):
-        return pa.float64(), float(value)
-    if isinstance(value, datetime.date):
-        moment = value if isinstance(value, datetime.datetime) else datetime.datetime(*value.timetuple()[:3])
-        zone, moment = (None, moment.replace(tzinfo=datetime.UTC)) if moment.tzinfo is None else ("UTC", moment)
-        return pa.timestamp("us", zone), (moment - _EPOCH) // datetime.timedelta(microseconds=1)
-    if type(value.micros) is not int or abs(value.micros) >= 2**63:
-        raise TypeError
-    return pa.timestamp("us", "UTC"), value.micros
+        return pa.array([max(-(2**63), min(int(value), 2**63 - 1))])  # what is cut is out of range in every unit
+    if isinstance(value, np.datetime64):
+        return pa.array(np.array([value], "datetime64[us]"))
+    if type(micros := getattr(value, "micros", None)) is int:
+        return pa.array([micros], pa.timestamp("us", "UTC"))
+    return pa.array([value], from_pandas=not isinstance(value, (float, np.floating)))  # NaT is missing, and NaN is bad
 
 
 def _int64(array: pa.Array) -> _Int64s:
@@ -177,8 +167,6 @@ def _from_floats(numbers: npt.NDArray[np.float64], factor: int) -> _Int64s:
 
 def _from_number_text(text: pa.StringArray, factor: int) -> _Int64s:
     are_whole = pc.match_substring_regex(text, _INTEGER)
-    if are_whole.true_count == len(text):
-        return _scaled(_int64(text), factor)
     micros = np.full(len(text), NOT_A_TIME)
     micros[are_whole.to_numpy(zero_copy_only=False)] = _scaled(_int64(text.filter(are_whole)), factor)
     are_others = pc.and_not(pc.match_substring_regex(text, NUMBER), are_whole)
@@ -201,5 +189,5 @@ def _from_iso(text: pa.StringArray) -> time_formats.ReadTimes:
         rows = are_alike.to_numpy(zero_copy_only=False)
         micros[rows], is_local[rows] = _int64(text.filter(are_alike).cast(target)), target.tz is None
         left &= ~rows
-    micros[left], is_local[left] = time_formats.read_iso(text.filter(pa.array(left)))
+    micros[left], is_local[left] = time_formats.read_times(text.filter(pa.array(left)), *ISO_8601)
     return micros, is_local

@@ -2,6 +2,5 @@
 
 - local_files: how local files are opened, and how an output appears whole or not at all.
 - remote_files: files by URL, on S3, Google Cloud Storage and Azure.
-- object_stores: how such a store is opened, and what its errors mean.
 - kafka_client: settings and errors of the Kafka client, for sources and sinks, without secrets.
 """

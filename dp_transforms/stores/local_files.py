@@ -5,8 +5,8 @@ guess, no existing file is opened for writing, and no link is followed.
 
 A file is written into a *draft*: a hidden folder beside the output, ``.report.avro.0f1e2d3c4b5a6978.partial``, that
 only its owner can enter. `publish` gives the finished file its name. The draft is removed at the end, by
-`discard_drafts` if a signal ends the process, and after ``kill -9`` by the next draft of the same output. A lock, which
-ends with its process, distinguishes dead drafts from live ones: a draft has its name only while its lock is held.
+`discard_drafts` if a signal ends the process, and after ``kill -9`` by the next draft of the same output: a living one
+is locked.
 
 Imports only the standard library. Everything here raises OSError; `strerror` says why.
 """
@@ -16,9 +16,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import pathlib
-import re
 import secrets
 import shutil
 import stat
@@ -27,10 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 Path = str | os.PathLike[str]
-NOT_REGULAR = "it is a pipe, a socket or a device, not a regular file"
-_LOCK = "lock"
-_MOST_TRIES = 10
-_OPEN_DRAFTS: set[str] = set()
+_OPEN_DRAFTS: set[pathlib.Path] = set()
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -38,22 +35,15 @@ def open_regular(path: Path) -> BinaryIO:
 
     The open file is checked, not its name, so nobody can exchange the file between the check and the opening.
     """
+    odd = OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
-            raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path)) from None
-        raise
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, NOT_REGULAR, os.fspath(path))
-        return open(descriptor, "rb")
-    except BaseException:
+        raise (odd if error.errno == errno.ENXIO else error) from None  # of a socket
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise
+        raise odd
+    return open(descriptor, "rb")
 
 
 def check_folder(path: Path) -> None:
@@ -100,22 +90,6 @@ def new_on_disk(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise
 
 
-@contextlib.contextmanager
-def draft_of(output: Path) -> Iterator[pathlib.Path]:
-    """While the block runs, a folder for the files that will be published as ``output``, on the same file system.
-
-    Removes drafts of this output that dead processes of this user left. Raises OSError if no folder can be made.
-    """
-    target = pathlib.Path(output)
-    remove_dead_drafts(target)
-    folder = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
-    with _locked(folder):
-        try:
-            yield folder
-        finally:
-            _remove(str(folder))
-
-
 def write_whole(
     output: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o666, may_replace: bool = False
 ) -> None:
@@ -134,10 +108,7 @@ def write_whole(
 
 def is_replaceable(path: Path) -> bool:
     """Whether a regular file has this name; not a link to one."""
-    try:
-        return stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
+    return os.path.isfile(path) and not os.path.islink(path)
 
 
 def publish(finished: Path, output: Path) -> None:
@@ -146,11 +117,59 @@ def publish(finished: Path, output: Path) -> None:
         os.link(finished, output, follow_symlinks=False)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links; or a fault that the other way will also meet
-        _claim_and_replace(finished, output)
+    except OSError:  # without links: who creates the name may replace the empty file, which a kill in between leaves
+        create_new(output).close()
+        os.replace(finished, output)
     else:
         os.unlink(finished)
     sync_folder(output)
+
+
+def sync_folder(path: Path) -> None:
+    """Writes the name of a file to the disk, if the file system can."""
+    with contextlib.suppress(OSError), _opened_folder(pathlib.Path(path).parent) as folder:
+        os.fsync(folder)
+
+
+@contextlib.contextmanager
+def _opened_folder(path: Path, flags: int = 0) -> Iterator[int]:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def draft_of(output: Path) -> Iterator[pathlib.Path]:
+    """While the block runs, a folder for the files that will be published as ``output``, on the same file system.
+
+    Removes drafts of this output that dead processes of this user left. Raises OSError if no folder can be made.
+    """
+    target = pathlib.Path(output)
+    remove_dead_drafts(target)
+    folder = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    unlocked = folder.with_suffix(".new")
+    _OPEN_DRAFTS.update((folder, unlocked))
+    try:
+        os.mkdir(unlocked, 0o700)
+        with _opened_folder(unlocked) as lock:
+            with contextlib.suppress(OSError):  # a file system may have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(unlocked, folder)  # it has its name only while it is locked
+            yield folder
+    finally:
+        _remove(folder)
+        _remove(unlocked)
+
+
+def remove_dead_drafts(output: pathlib.Path) -> None:
+    """Removes the drafts that killed processes left beside this output, and none of a live process."""
+    for path in output.parent.glob(f".{glob.escape(output.name)}.{'[0-9a-f]' * 16}.partial"):
+        with contextlib.suppress(OSError), _opened_folder(path, os.O_NOFOLLOW) as folder:
+            if os.fstat(folder).st_uid == os.geteuid():
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(path)
 
 
 def discard_drafts() -> None:
@@ -159,80 +178,9 @@ def discard_drafts() -> None:
         _remove(folder)
 
 
-def sync_folder(path: Path) -> None:
-    """Writes the name of a file to the disk, if the file system can."""
-    with contextlib.suppress(OSError):
-        folder = os.open(pathlib.Path(path).parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _claim_and_replace(finished: Path, output: Path) -> None:
-    """Without links: the process that creates the name first may replace the empty file by the finished one. One that
-    is killed in between leaves the empty file."""
-    mode = stat.S_IMODE(os.stat(finished, follow_symlinks=False).st_mode)
-    create_new(output, mode).close()
-    try:
-        os.replace(finished, output)
-    except BaseException:
-        os.unlink(output)
-        raise
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Makes a folder, which is locked when it gets its name."""
-    _OPEN_DRAFTS.add(str(folder))
-    unlocked = folder.with_suffix(".new")
-    with contextlib.ExitStack() as stack:
-        os.mkdir(unlocked, 0o700)
-        stack.callback(shutil.rmtree, unlocked, ignore_errors=True)  # where it gets no name
-        lock = os.open(unlocked / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        stack.callback(os.close, lock)
-        with contextlib.suppress(OSError):  # a file system may have no locks; then no draft on it is ever removed
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(unlocked, folder)
-        yield
-
-
-def remove_dead_drafts(output: pathlib.Path) -> None:
-    """Removes the drafts that killed processes left beside this output, and none of a live process."""
-    name = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{16}}\.partial")
-    with contextlib.suppress(OSError), os.scandir(output.parent) as entries:
-        for entry in entries:
-            if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(OSError):
-                    _remove_if_dead(entry)
-
-
-def _remove_if_dead(entry: os.DirEntry[str]) -> None:
-    if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
-        return
-    try:
-        lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        os.rmdir(entry.path)  # the lock goes last: without it, the folder holds nothing of ours
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove(entry.path)
-    finally:
-        os.close(lock)
-
-
-def _remove(folder: str) -> None:
-    """The lock last: if the process is killed meanwhile, the draft can still be recognised as dead. Again if a worker
-    that still runs has put a file into it meanwhile."""
-    for _ in range(_MOST_TRIES):
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                elif entry.name != _LOCK:
-                    with contextlib.suppress(OSError):
-                        os.unlink(entry.path)
+def _remove(folder: pathlib.Path) -> None:
+    """Again if a worker that still runs has put a file into it meanwhile."""
+    for _ in range(10):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.lexists(folder):
             break

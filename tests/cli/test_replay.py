@@ -156,7 +156,7 @@ def test_a_log_in_which_nothing_counts_gives_a_report_only_where_that_is_asked_f
         (["log.parquet", "--noise-key-file", "open.key"], "chmod"),
         (["numbers.parquet"], "--time-format"),
         (["broken.parquet"], "broken.parquet"),
-        (["ftp://b/log.csv"], "URLs ftp://... are not known. Use s3://, gs:"),
+        (["ftp://b/log.csv"], "a URL must begin with one of s3://BUCKET, gs:"),
         (["log.parquet", "--direct_num_workers=2"], "--direct_num_workers is an option of Beam, and needs --runner."),
         (["log.parquet", "--runner=FlinkRunner"], "--runner needs --noise-key-file: workers need one noise key."),
         (

@@ -79,7 +79,7 @@ def folder(tmp_path, monkeypatch):
         (["--input", "nowhere", *OUT, *KEY], "--input"),
         ([*FOLDER, "--output", "a.file", *KEY], "is a file"),
         ([*FOLDER, "--output", "logs", *KEY], "other files"),
-        ([*FOLDER, "--output", "kafka://h:1/t", *KEY], "--output: URLs kafka://... are not known"),
+        ([*FOLDER, "--output", "kafka://h:1/t", *KEY], "--output: a URL must begin with one of s3://"),
         ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], "outside"),
         ([*FOLDER, "--output", "stopped", *KEY], "stopped.stop exists, so the run would end at once. Remove it"),
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], "--allowed-lateness"),

@@ -1,20 +1,19 @@
-"""Chunks that were cut, and small ones joined: the same events, positions and errors, for every format."""
+"""Texts that were cut, small chunks that were joined, and whether an event is inside of a range."""
 
 import dataclasses
 import itertools
 import os
-import pathlib
 import random
-import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from dp_transforms import WindowSchedule
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.logs import (
     EventFields,
-    EventFileError,
+    count_unless_inside,
     discovery,
     find_log_chunks,
     parquet,
@@ -26,7 +25,7 @@ from dp_transforms.logs.discovery import cut_chunks, join_blocks
 from dp_transforms.logs.id_columns import empty_batch
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
-from tests.helpers.event_files_oracle import expected, read_chunks, write_avro, write_csv, write_json, write_parquet
+from tests.helpers.event_files_oracle import read_chunks, write_avro, write_csv, write_json, write_parquet
 
 FIELDS = EventFields(time_unit="s")
 TYPES = (pa.string(), pa.string(), pa.int64())
@@ -44,24 +43,16 @@ WRITERS = {
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 100)
     monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", 7)
-    monkeypatch.setattr(parquet, "_JOINED_ROWS", 40)
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
-    monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)
-    monkeypatch.setattr(text_files, "_counted", {})
 
 
-def found_of(ending, folder):
-    return find_log_chunks([WRITERS[ending](folder / f"log.{ending}", ROWS)], FIELDS)
-
-
-@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
 @pytest.mark.parametrize("workers", [2, 8])
-def test_cut_chunks_have_the_rows_of_the_whole(tmp_path, ending, workers):
-    chunks = found_of(ending, tmp_path)
+def test_cut_texts_have_the_rows_of_the_whole(tmp_path, ending, workers):
+    chunks = find_log_chunks([WRITERS[ending](tmp_path / f"log.{ending}", ROWS)], FIELDS)
     cut = cut_chunks(chunks, workers)
-    assert len(cut) == min(workers, 4) if ending == "parquet" else len(cut) > workers
+    assert len(cut) > workers
     found = read_chunks(chunks, FIELDS)
     assert read_chunks(cut, FIELDS) == found
     assert len(found[0]) > 300
@@ -71,42 +62,6 @@ def test_cut_chunks_have_the_rows_of_the_whole(tmp_path, ending, workers):
     middle = read_chunks([cut[len(cut) // 2]], FIELDS)[1]
     assert middle, "a part alone has its positions in the file too"
     assert all(set(positions) < set(found[1][reason]) for reason, positions in middle.items())
-
-
-def test_parts_of_a_row_group_count_on_in_its_file(tmp_path):
-    path = write_parquet(tmp_path / "log.parquet", ROWS, TYPES, 250)
-    cut = cut_chunks(find_log_chunks([path], FIELDS), 4)
-    assert [chunk.groups for chunk in cut] == [range(1)] * 4 + [range(1, 2)] * 4
-    row = 0
-    for chunk in cut:
-        rows = ROWS[row : row + (chunk.events or 0)]
-        assert read_chunks([chunk], FIELDS) == expected(rows, "s", row + 1)
-        row += len(rows)
-    assert row == len(ROWS)
-
-
-def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path):
-    chunks = found_of("avro", tmp_path)
-    path = pathlib.Path(chunks[0].path)
-    content = bytearray(path.read_bytes())
-    span = cut_chunks(chunks, 2)[3].span
-    assert span is not None
-    content[span[1] - 1] ^= 1  # of the sync marker at its end
-    path.write_bytes(content)
-    cut = cut_chunks(find_log_chunks([str(path)], FIELDS), 2)
-    read_chunks([*cut[:3], *cut[4:]], FIELDS)
-    with pytest.raises(EventFileError, match="damaged after row") as error:
-        read_chunks([cut[3]], FIELDS)
-    row = int(re.findall(r"row (\d+)", str(error.value))[0])
-    assert cut[3].first_row < row < cut[3].first_row + (cut[3].events or 0)
-
-
-def test_lines_of_an_exchanged_file_are_counted_again(tmp_path):
-    path = tmp_path / "log"
-    path.write_bytes(b"\n" * 100)
-    assert [text_files.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
-    path.write_bytes(b"-" * 99)
-    assert text_files.line_ends_before(str(path), None, 80) == 0
 
 
 BAD_LINES = [b"no row", b"{", b"", b" \t\r", b"{}\r", b"\xef\xbb\xbf{}", b'"', b"\xff", b"x" * 300]  # the last too long
@@ -140,7 +95,6 @@ def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
             dataclasses.replace(whole, span=(begin, end), bytes=end - begin) for begin, end in itertools.pairwise(ends)
         ]
         assert read_chunks(parts, FIELDS) == found, cut
-        assert read_chunks(parts[::-1], FIELDS)[1] == found[1], "lines are counted again where a part before is read"
 
 
 def test_a_line_over_many_parts_is_read_once(tmp_path):
@@ -160,7 +114,7 @@ def block_of(count, first, rejected):
     users = [f"u{first + number}" for number in range(count)]
     batch = EventBatch.of_columns(users, ["i"] * count, np.arange(first, first + count)) if count else empty_batch()
     bad = (RejectedEvents("log", tuple(range(rejected)), "broken line"),) if rejected else ()
-    return ReadBlock(batch, bad, count + rejected, 7 * count)
+    return ReadBlock(batch, bad)
 
 
 def events_of(blocks):
@@ -190,9 +144,9 @@ def test_events_of_small_blocks_wait_and_nothing_else_does(sizes, joined):
     found = list(join_blocks(blocks, 10))
     assert [len(block.batch) for block in found] == joined
     assert events_of(found) == events_of(blocks)
-    said = [(block.rejected, block.rows, block.bytes) for block in found]
-    assert said[: len(blocks)] == [(block.rejected, block.rows, block.bytes) for block in blocks]
-    assert said[len(blocks) :] in ([], [((), 0, 0)])
+    said = [block.rejected for block in found]
+    assert said[: len(blocks)] == [block.rejected for block in blocks]
+    assert said[len(blocks) :] in ([], [()])
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -218,6 +172,23 @@ def test_small_files_are_joined_as_far_as_workers_have_enough_and_read_as_they_a
     events, rejected = read_chunks(chunks, FIELDS)
     blocks = [block for joined in spread for block in read_joined(joined, FIELDS)]
     assert events_of(blocks) == sorted(events)
-    assert sum(block.bytes for block in blocks) == sum(chunk.bytes for chunk in chunks)
     found = [at for block in blocks for part in block.rejected for at in part.positions]
     assert sorted(found) == sorted(itertools.chain(*rejected.values()))
+
+
+@pytest.mark.parametrize("place", [None, 0, 1_700, 3_999])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_an_event_inside_a_range_is_found_wherever_it_is(tmp_path, ending, place):
+    """Among rows that cannot be read, in one of two files; and that there is none."""
+    fields = EventFields(time_unit="s")
+    rows = [("u", "i" if row % 4 else "", 999 if row % 2 else 4600) for row in range(4_000)]
+    if place is not None:
+        rows[place] = ("u", "i", 1000 + place % 3600)
+    for name, some in (("a", rows[:10]), ("b", rows[10:])):
+        path = tmp_path / f"{name}.{ending}"
+        if ending == "parquet":
+            write_parquet(path, some, (pa.string(), pa.string(), pa.int64()), 500)
+        else:
+            write_csv(path, some)
+    found = count_unless_inside(find_log_chunks([str(tmp_path)], fields), fields, WindowSchedule.fixed(1000, 4600, 60))
+    assert found == ((3_000, 1_000) if place is None else None)

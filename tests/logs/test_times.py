@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import times
@@ -109,16 +109,6 @@ NO_TIMES = [
 ]
 
 
-@pytest.mark.parametrize("text", [*TEXTS, *NO_TIMES])
-def test_iso_text_alone_and_among_all_kinds_of_others(text):
-    micros = iso_micros(text)
-    assert (micros is None) == (text in NO_TIMES)
-    assert _parsed(pa.array([text])) == [micros]
-    others = ["2017-10-01T03:00:00Z", "2017-10-01T03:00:00.5", "nonsense", None, "2017-10-01"]
-    assert _parsed(pa.array([*others, text])) == [MICROS, MICROS + 500_000, None, None, 1_506_816_000_000_000, micros]
-    assert _parsed(pa.array([text.encode(), b"\xff"], pa.binary())) == [micros, None]
-
-
 def test_a_text_that_is_longer_than_an_id_may_be_is_not_a_time_whatever_stands_beside_it():
     fits, long = (f"2017-10-01T03:00:00.{'0' * (length - 21)}Z" for length in (16_384, 16_385))
     assert _parsed(pa.array([fits])) == [MICROS]
@@ -130,6 +120,7 @@ _EDITS = st.lists(st.tuples(st.integers(0, 40), st.sampled_from([*"0129:-+Z .Tt,
 
 
 @given(st.lists(st.tuples(st.sampled_from([*TEXTS, "2017-10-01T0304-12"]), _EDITS), min_size=1, max_size=5))
+@example([(text, []) for text in [*TEXTS, *NO_TIMES]])
 def test_a_column_of_iso_texts_means_what_each_of_them_means(cases):
     texts = []
     for text, edits in cases:
@@ -137,6 +128,12 @@ def test_a_column_of_iso_texts_means_what_each_of_them_means(cases):
             text = text[:at] + put + text[at + cut :]
         texts.append(text)
     assert _parsed(pa.array(texts)) == [iso_micros(text) for text in texts]
+    for text in texts:
+        assert _parsed(pa.array([text.encode(), b"\xff"], pa.binary())) == [iso_micros(text), None]
+
+
+def test_texts_that_are_times_and_texts_that_are_none():
+    assert [iso_micros(text) is None for text in [*TEXTS, *NO_TIMES]] == [False] * len(TEXTS) + [True] * len(NO_TIMES)
 
 
 _NUMBERS = st.integers(-(10**20), 10**20).map(str) | st.floats().map(repr) | st.text("0123456789.eE+-", max_size=9)

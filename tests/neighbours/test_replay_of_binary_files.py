@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.logs import EventFields
-from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.binary_files import (
     PARQUET,
     Cells,
@@ -20,7 +19,7 @@ from tests.neighbours.binary_files import (
     write_avro,
     write_parquet,
 )
-from tests.neighbours.logs import ADDED_USER, PLACES, Log, crowd, expected_pairs, iso, place
+from tests.neighbours.logs import PLACES, Log, crowd, expected_pairs, place
 from tests.neighbours.replayed import FIELDS, Neighbours
 from tests.neighbours.rounds import rounds
 
@@ -82,36 +81,3 @@ def test_large_cells_and_many_rows(tmp_path: pathlib.Path, form: str, case: str)
         log = place(others_of("whole"), large_cells()[case], source.choice(PLACES), source.getrandbits(32))
         pair.write(lambda folder, rows: write_large(folder, form, rows), log)
         assert pair.same().pairs >= EXPECTED
-
-
-def test_long_times_of_others_beside_a_long_label(tmp_path: pathlib.Path) -> None:
-    """Large blocks are decoded in another way: what it passes over must be refused in small ones too."""
-    me, pair = ADDED_USER.encode(), Neighbours(tmp_path)
-    moment = iso(START * MICROS).removesuffix("Z").encode()
-    times = [moment + b"0" * digits + b"Z" for digits in (1_000, 16_300, 17_000)]
-    others = others_of("text") + [(b"o%d" % number, b"long", time) for number, time in enumerate(times)]
-    for source in rounds("long times"):
-        added = [(me, b"A" * (5 << 20), times[0])]
-        log = place(others, added, source.choice(PLACES), source.getrandbits(32))
-        pair.write(lambda folder, rows: write_avro(folder / "log.avro", "text", rows, "null", 32 << 20), log)
-        assert pair.same().pairs >= EXPECTED
-
-
-@pytest.mark.parametrize("form", ["parquet", "avro"])
-def test_several_files(tmp_path: pathlib.Path, form: str) -> None:
-    """x' alone in a file, and in each of two."""
-
-    def write(folder: pathlib.Path, log: Log) -> None:
-        part = len(others) // 2
-        split = next(number for number, row in enumerate(log) if row.body == others[part])
-        added = [row for row in log if row.is_added]
-        for number, rows in enumerate([log[:split], added, log[split:]]):
-            if form == "parquet":
-                write_parquet(folder / f"{number}.parquet", PARQUET["small dictionary"], rows)
-            else:
-                write_avro(folder / f"{number}.avro", "whole", rows, "deflate")
-
-    pair = Neighbours(tmp_path)
-    others = others_of("whole")
-    for seed, (case, added) in enumerate(hostile_cells("whole").items()):
-        assert pair.write(write, place(others, added, "spread", seed)).same().pairs >= EXPECTED, case

@@ -159,30 +159,6 @@ def test_a_time_is_read_by_its_own_bytes_whatever_other_times_stand_beside_it(
             assert len({user for _, user, item in given.pairs if item == "A"}) == 40
 
 
-@pytest.mark.parametrize("name", ["csv.gz", "jsonl"])
-def test_several_files(tmp_path: pathlib.Path, name: str) -> None:
-    """x' alone in a file, which is then empty, or not there; x' in the middle; others in each."""
-    form, pair = FORMATS[name], Neighbours(tmp_path)
-    others = lines_of(form)
-    third = len(others) // 3
-    for case, added, source in sampled(form):
-        is_there = source.random() < 0.5
-        logs = {
-            "a": place(others[:third], [], "first"),
-            "b": [Row(body, True) for body in added],
-            "c": place(others[third : 2 * third], added, "spread"),
-            "d": place(others[2 * third :], [], "first"),
-        }
-        for number, folder in enumerate(pair.folders):
-            for old in folder.iterdir():
-                old.unlink()
-            for file, log in logs.items():
-                rows = without_added(log) if number else log
-                if rows or not number or is_there:
-                    write(folder, form, rows, name=file)
-        assert pair.same().pairs >= EXPECTED, case
-
-
 @pytest.mark.parametrize("name", ["csv.gz", "jsonl.gz"])
 def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
     """x' in a member of its own, which is empty without x', or not there; and one member for each row."""

@@ -171,7 +171,7 @@ def test_files_of_others_are_not_touched(folder, tmp_path):
 
 @pytest.mark.parametrize("place", ["", "kafka://b:1/t", "s3://user:secret@bucket/r", "sqlite:///r.db"])
 def test_a_place_that_cannot_hold_reports_is_refused(place):
-    with pytest.raises(ValueError, match=r"must be a path|are not known|holds a password") as refused:
+    with pytest.raises(ValueError, match=r"must be a path|must begin with one of|holds a password") as refused:
         ReportFolder(place)
     assert "secret" not in str(refused.value)
 

