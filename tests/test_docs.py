@@ -57,7 +57,7 @@ def test_the_demo_runs_the_job_of_the_readme_and_replays_a_log(tmp_path):
     its scale."""
     result = run_python("-m", "examples.demos.demo", cwd=tmp_path, environment={"COLUMNS": "120", **NO_NETWORK})
     assert result.returncode == 0, result.stderr
-    hits, _, report = re.split(r"^\$ .*$", result.stdout, flags=re.MULTILINE)[1:]
+    hits, _, report, page = re.split(r"^\$ .*$", result.stdout, flags=re.MULTILINE)[1:]
     (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     lines = [re.findall(r"^DE ([\d,]+) readers, epsilon ([\d.]+)$", text, re.M) for text in (shown, hits)]
     assert [spent for _, spent in lines[0]] == [spent for _, spent in lines[1]]
@@ -65,7 +65,7 @@ def test_the_demo_runs_the_job_of_the_readme_and_replays_a_log(tmp_path):
         off = [count - holders for count, holders in zip(counts, [3000] * 5 + [1000] * 2, strict=True)]
         assert max(map(abs, off)) < 450, "after five hits the regular readers no longer count"
     assert "(2, 1e-09)-differentially private" in report
-    (named,) = re.findall(r"([\d,]+) pairs \(window, item\) were named", report)
+    (named,) = re.findall(r"([\d,]+) pairs \(window, item\) were named", page)
     assert int(named.replace(",", "")) > 500
     written = ["clicks.parquet", "job.py", "page.html", "report.avro"]
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == written
