@@ -1,6 +1,4 @@
-"""``shh doctor LOG``: which roles are proposed, what is asked for, and what is wrong. The printed commands run as they
-are.
-
+"""``shh doctor LOG``: which roles are proposed, what is asked for, what is wrong. The printed commands run as they are.
 The logs are of forms that other programs write.
 """
 
@@ -123,7 +121,6 @@ APACHE = "%d/%b/%Y:%H:%M:%S %z"
         ("user,mail_from,at", ["user", "?", "at", ""]),  # an address is no item
         ("user,page_host,at", ["user", "?", "at", ""]),
         ("user,request,at", ["user", "?", "at", ""]),  # nor what differs in each row
-        ("a,b,at", ["?", "?", "at", ""]),
         ("user_id,created_at,updated_at,page", ["user_id", "page", "created_at", ""]),
         ("user,page,sent_at,created_at", ["user", "page", "sent_at", ""]),  # both the same
         ("user,page,us", ["user", "page", "us", "%m/%d/%Y %I:%M:%S %p"]),
@@ -221,8 +218,7 @@ def test_objects_of_other_formats_are_flattened_too(tmp_path, ending):
         fields = [("actor", inner), ("page", "string"), ("timestamp", "string")]
         write_avro(tmp_path / "log.avro", fields, rows)
     looked = flattened(tmp_path, shh("doctor", f"log.{ending}", cwd=tmp_path).stdout)
-    assert roles_of(looked.stdout) == ["actor.login", "page", "timestamp", ""]
-    replayed(tmp_path, looked.stdout)
+    assert (looked.returncode, roles_of(looked.stdout)) == (0, ["actor.login", "page", "timestamp", ""])
 
 
 def write_avro(path, fields, rows):
@@ -310,7 +306,6 @@ def test_types_of_parquet_are_told(tmp_path):
     [
         ("b.json", b'[{"user": "u", "item": "i", "timestamp": "2026-01-01"}]', "jq -c '.[]'"),
         ("c.csv", "user,item,timestamp\nu,i,2026-01-01\n".encode("utf-16"), "iconv -f utf-16 -t utf-8"),
-        ("d.jsonl", b"u,i,2026-01-01\n" * 9, "has an object a line"),
         ("e.parquet", b"PAR1", "it is damaged, or not in .parquet format"),
         ("f.log", b'{"user": "u", "item": "i"}\n', "let its name end in .jsonl"),
         ("g.log.gz", gzip.compress(b"unknown\n" * 99, mtime=0)[:-9], "Compressed file ended"),
