@@ -86,7 +86,14 @@ PRICES = {
     **{"order": 17.0, "budget": 0.9, "weights": (5, 9), "units": (10**10, BUDGET_UNITS), "spacing": 40_000},
 }
 PURSE = {"published": Published(ExponentialPower(2.5, 100), 17.0, 500), "budget": 0.9, "most_tests": 10}
-OF_CONTRIBUTIONS = ("usual_contributions", "most_contributions", "forget_after", "false_name_error", "size_error")
+OF_CONTRIBUTIONS = (
+    "usual_contributions",
+    "most_contributions",
+    "forget_after",
+    "false_name_error",
+    "size_error",
+    "least_users",
+)
 BUDGETS = [0, -0.0, -1.5, 5e-324, 2.2e-308, None, "", "nan", "1e-320", "1e400", [1], *NO_NUMBER[:-1]]
 
 # What is called, with which arguments, and what each of them may not be besides what WRONG says of its name.
@@ -128,7 +135,13 @@ CASES = [
         {
             **{"hits_per_user": [3], "max_items_per_user": [3], "threshold": [500], "most_contributions": [0]},
             **{"usual_contributions": [100, (0, 10), ("a", "b")], "forget_after": [-1, 385]},
-            **{"false_name_error": [0.0, 0.01], "size_error": [1.0], "epsilon": [41.0, 1e-9], "delta": [1e-12]},
+            **{
+                "false_name_error": [0.0, 0.01],
+                "size_error": [1.0],
+                "least_users": [4, 10**9 + 1, 5.5],
+                "epsilon": [41.0, 1e-9],
+                "delta": [1e-12],
+            },
         },
     ),
     (functools.partial(looks_plan.__wrapped__, most_contributions=5), {}, {"usual_contributions": [(1, 9)]}),

@@ -47,5 +47,10 @@ def stated_users(boundaries: Whole, likely_noise: Whole | int, largest_weight: W
     return np.where(users < FEWEST_STATED, 0, users)
 
 
+def stated_from(users: int, likely_noise: int, largest_weight: int) -> int:
+    """The smallest boundary at which `stated_users` says at least so many, which are at least `FEWEST_STATED`."""
+    return likely_noise + (users - 1) * largest_weight + 1
+
+
 def _with_leading_0(values: Whole) -> Whole:
     return np.concatenate([np.zeros(1, dtype=np.int64), values])

@@ -36,6 +36,7 @@ _USUAL = (
     f" Default: {DEFAULT_USUAL_TESTS[0]} {DEFAULT_USUAL_TESTS[1]}."
 )
 _MOST = f"Further ones of a user do not count. Default: {DEFAULT_MOST_TESTS:,}."
+_LEAST = "Publish only items that state at least so many users, 5 or more."
 _HITS_PER_USER = f"With hits: then a user no longer counts. Default: {_HITS[False]}; {_HITS[True]} with --counts."
 _ITEMS_PER_USER = f"With hits: in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
 _CHARGE = (
@@ -56,10 +57,11 @@ PLAN = (
     rare(["--max-items-per-user"], type=int, help=_ITEMS_PER_USER),
     rare(["--usual-contributions"], type=int, nargs=2, metavar="LOW HIGH", help=_USUAL),
     rare(["--most-contributions"], type=int, help=_MOST),
+    rare(["--least-users"], type=int, help=_LEAST),
     PUBLIC_ITEMS,
 )
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
-_CHOICES = ("counts", "hits_per_user", "max_items_per_user", "usual_contributions", "most_contributions")
+_CHOICES = ("counts", "hits_per_user", "max_items_per_user", "usual_contributions", "most_contributions", "least_users")
 _SET_BY_PLAN = f"{' '.join(_REQUIRED)} slide charge {' '.join(_CHOICES)}"
 
 

@@ -31,7 +31,8 @@ def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, ter
     boundaries: Whole = thresholds + (noisy_sums - thresholds) // terms.spacing * terms.spacing
     in_largest = boundaries * largest // terms.largest_weight
     users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
-    return np.maximum(1, 1 + (in_largest - thresholds) // plan.prices_of_rounds[-1].spacing), users
+    above_first = in_largest - (thresholds - terms.raised)
+    return np.maximum(1, 1 + above_first // plan.prices_of_rounds[-1].spacing), users
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

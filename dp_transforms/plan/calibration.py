@@ -45,7 +45,13 @@ from dp_transforms.plan.records import (
     check_hits,
     usual_tests_of,
 )
-from dp_transforms.plan.rounds import SPACING_IN_ROUNDS, TESTS_OF_ROUNDS, amounts_of_rounds, rounds_by_shape
+from dp_transforms.plan.rounds import (
+    SPACING_IN_ROUNDS,
+    TESTS_OF_ROUNDS,
+    amounts_of_rounds,
+    rounds_by_shape,
+    stated_threshold,
+)
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
@@ -172,6 +178,7 @@ def calibrate_contributions(
     forget_after: int | None = None,
     false_name_error: float | None = None,
     size_error: float | None = None,
+    least_users: int | None = None,
     rounds: Rounds | None = None,
     *,
     by_activity: bool = False,
@@ -212,10 +219,15 @@ def calibrate_contributions(
         # The first round alone tests items that are not named yet.
         open_units = BUDGET_UNITS if rounds is None else rounds.units[0]
         threshold = smallest_open_threshold(prices, choice.delta_open, open_units=open_units)
+    error = DEFAULT_SIZE_ERROR if size_error is None else size_error
+    paid = PaidContributions.of(prices, usual_contributions, error, least_users)
+    stated = stated_threshold(budget, paid, rounds, forget_after)
+    threshold = max(threshold, stated)
+    followed = min(threshold, max(prices.noise.smallest_margin(name_error), stated))
     return {
         "threshold": threshold,
-        "contributions": contributions_of(prices, usual_contributions, size_error),
-        "followed": followed_of(prices, threshold, name_error, forget_after),
+        "contributions": paid,
+        "followed": Followed(threshold=followed, forget_after=forget_after) if forget_after else None,
         "rounds": rounds,
         "shares": Shares(
             paid=choice.delta_tests, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
@@ -225,27 +237,6 @@ def calibrate_contributions(
 
 def later_tests_of(prices: PriceList) -> LaterTests:
     return LaterTests(shape=prices.noise.shape, weights=prices.weights, units=prices.units, spacing=prices.spacing)
-
-
-def contributions_of(prices: PriceList, usual_tests: tuple[int, int], size_error: float | None) -> PaidContributions:
-    return PaidContributions(
-        usual_tests=usual_tests,
-        shape=prices.noise.shape,
-        scale=prices.noise.scale,
-        order=prices.order,
-        budget=prices.budget,
-        weights=prices.weights,
-        units=prices.units,
-        spacing=prices.spacing,
-        size_error=DEFAULT_SIZE_ERROR if size_error is None else size_error,
-    )
-
-
-def followed_of(prices: PriceList, threshold: int, name_error: float, forget_after: int) -> Followed | None:
-    """None where items are not followed: forget_after is 0."""
-    if not forget_after:
-        return None
-    return Followed(threshold=min(threshold, prices.noise.smallest_margin(name_error)), forget_after=forget_after)
 
 
 def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tuple[tuple[int, int], int]:
@@ -363,6 +354,8 @@ def _check_contributions(plan: Plan, paid: PaidContributions) -> None:
     )
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
     _check_share("sampling", plan.shares.sampling, needed)
+    if plan.followed_threshold < (stated := stated_threshold(plan, paid, plan.rounds, plan.followed_for)):
+        raise ValueError(f"thresholds must be >= {stated} for least_users = {paid.least_users}.")
     if plan.rounds is not None and plan.rounds.block_seconds < plan.schedule.slide_seconds:
         least = plan.schedule.slide_seconds
         raise ValueError(f"block_seconds must be at least {least}, so that windows end in each block.")

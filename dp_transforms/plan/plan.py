@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dp_transforms.accounting.charged_hits import COUNTS
-from dp_transforms.accounting.price_list import PriceList, found_from, smallest_size_margin
+from dp_transforms.accounting.price_list import PriceList, found_from
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.checks import exact, nearest, shown
 from dp_transforms.errors import InputError
@@ -43,6 +43,7 @@ from dp_transforms.plan.rounds import (
     RoundTerms,
     found_in_rounds,
     largest_weight,
+    likely_noise_of_run,
     rounds_of,
     why_one_round,
 )
@@ -98,6 +99,7 @@ class Plan(Budget):
         forget_after: int | None = None,
         false_name_error: float | None = None,
         size_error: float | None = None,
+        least_users: int | None = None,
         use: str = REPLAY,
     ) -> Plan:
         """Users pay for each contribution, an item that one has in a window. The plan that finds most for this budget.
@@ -116,6 +118,7 @@ class Plan(Budget):
         false_name_error: the probability with which noise alone names a followed item in a window, 1e-5 by default; a
             public item with one as small as 0.05 false names in the whole run need.
         size_error: the probability that any size that the run states is too large, 0.01 by default.
+        least_users: each name states at least so many users, 5 or more; by default a name may state no number.
         use: ``replay`` of the whole run at once, ``parts`` of it, one after the other, or ``stream``.
 
         Raises ValueError also if the budget is too small for any noise that can be sampled.
@@ -125,7 +128,7 @@ class Plan(Budget):
         usual = checked_contributions(usual_contributions, most_contributions)
         is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
         one = why_one_round(schedule, *usual, use, has_public_items=is_public, declares_followed=follows)
-        choices = *usual, forget_after, false_name_error, size_error, None if one else rounds_of(schedule)
+        choices = *usual, forget_after, false_name_error, size_error, least_users, None if one else rounds_of(schedule)
         found = calibrate_contributions(budget, *choices, by_activity=use == REPLAY)
         return cls(**vars(budget), **found)
 
@@ -280,10 +283,7 @@ class Plan(Budget):
         So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
-        paid = self.paid_contributions
-        followed = 2 * self.followed_for * self.max_users * paid.most_tests
-        unheld = self.domain_size * self.schedule.horizon or followed
-        return smallest_size_margin(paid.prices, paid.size_error, self.max_users, unheld)
+        return likely_noise_of_run(self, self.paid_contributions, self.followed_for)
 
     @property
     def terms_of_tests(self) -> RoundTerms:

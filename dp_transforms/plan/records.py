@@ -19,7 +19,7 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.paid_tests import LARGEST_SCALE
 from dp_transforms.accounting.price_list import PriceList
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.errors import InputError
 from dp_transforms.plan.stored import Record
@@ -28,6 +28,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 MOST_HITS = 10_000  # of a user in all; an accountant pass over more takes minutes
 MOST_CONTRIBUTIONS = 100_000  # prices for more take minutes
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
+_MOST_LEAST_USERS = 10**9  # thresholds of more would not fit into 63 bits
 SMALLEST_ERROR = 1e-30  # of sizes and false names
 MOST_ROUNDS = 5  # for each a state has a kind of user budgets
 
@@ -193,6 +194,7 @@ class PaidContributions(Record):
     weights, units: what a user may add to an item, rising, and what a test with each costs of a budget.
     spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing.
     size_error: the probability that any size that the run states is larger than the number of users.
+    least_users: each name states at least so many users; None: it may state no number.
 
     Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
     """
@@ -206,6 +208,7 @@ class PaidContributions(Record):
     units: tuple[int, ...]
     spacing: int
     size_error: float
+    least_users: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,6 +217,25 @@ class PaidContributions(Record):
             raise ValueError(f"usual_contributions must rise, got {shown(self.usual_tests)}.")
         check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_range("size_error", self.size_error, SMALLEST_ERROR, 0.5)
+        if self.least_users is not None:
+            check_whole("least_users", self.least_users, FEWEST_STATED, _MOST_LEAST_USERS)
+
+    @classmethod
+    def of(
+        cls, prices: PriceList, usual_tests: tuple[int, int], size_error: float, least_users: int | None = None
+    ) -> PaidContributions:
+        return cls(
+            usual_tests=usual_tests,
+            shape=prices.noise.shape,
+            scale=prices.noise.scale,
+            order=prices.order,
+            budget=prices.budget,
+            weights=prices.weights,
+            units=prices.units,
+            spacing=prices.spacing,
+            size_error=size_error,
+            least_users=least_users,
+        )
 
     @functools.cached_property
     def noise(self) -> ExponentialPower:

@@ -18,10 +18,10 @@ import numpy as np
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.paid_tests import SHAPES
 from dp_transforms.accounting.price_list import PriceList, found_from, smallest_size_margin
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED, stated_from
 from dp_transforms.checks import shown
 from dp_transforms.errors import InputError
-from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Rounds
+from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Budget, PaidContributions, Rounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 if TYPE_CHECKING:
@@ -99,13 +99,29 @@ def block_seconds_of(schedule: WindowSchedule) -> int:
 class RoundTerms(NamedTuple):
     """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user. Each is a
     number, or one for each sum. spacing: of the boundaries of levels. least: what is below it is left out in later
-    rounds; None: nothing is."""
+    rounds; None: nothing is. raised: by so much the threshold is higher for least users; levels do not count that."""
 
     threshold: Any
     likely_noise: Any
     largest_weight: Any
     spacing: int
     least: Any = None
+    raised: int = 0
+
+
+def likely_noise_of_run(budget: Budget, paid: PaidContributions, forget_after: int) -> int:
+    """What a size that is stated in one round allows the noise of a sum to be (docs/guarantee.md, "Sizes")."""
+    followed = 2 * forget_after * budget.max_users * paid.most_tests
+    unheld = budget.domain_size * budget.schedule.horizon or followed
+    return smallest_size_margin(paid.prices, paid.size_error, budget.max_users, unheld)
+
+
+def stated_threshold(budget: Budget, paid: PaidContributions, rounds: Rounds | None, forget_after: int) -> int:
+    """The smallest threshold of the plan at which each name states `least_users`. 0 where it need not, and in rounds:
+    the first one names no item in a window, and later ones have thresholds of their own."""
+    if paid.least_users is None or rounds is not None:
+        return 0
+    return stated_from(paid.least_users, likely_noise_of_run(budget, paid, forget_after), paid.weights[-1])
 
 
 def leaves_out(rounds: Rounds, number: int) -> bool:
@@ -133,10 +149,11 @@ def terms_of_round(plan: Plan, number: int, drawn: int, windows: int) -> RoundTe
     if number == 0:
         likely_noise = smallest_size_margin(prices, _size_error(plan), plan.max_users, 0, rounds.units[0])
         return RoundTerms(plan.threshold, likely_noise, largest, prices.spacing)
-    drawn = _drawn_in_run(plan, drawn, windows)
-    threshold = threshold_of_round(prices.noise, rounds, drawn)
+    drawn, least_users = _drawn_in_run(plan, drawn, windows), plan.paid_contributions.least_users
+    first, likely_noise = threshold_of_round(prices.noise, rounds, drawn), _likely_noise(plan, prices, drawn)
+    threshold = first if least_users is None else max(first, stated_from(least_users, likely_noise, largest))
     least = threshold - prices.spacing if leaves_out(rounds, number) else None  # the price of a test covers it
-    return RoundTerms(threshold, _likely_noise(plan, prices, drawn), largest, prices.spacing, least)
+    return RoundTerms(threshold, likely_noise, largest, prices.spacing, least, raised=threshold - first)
 
 
 def terms_of_sizing(plan: Plan, drawn: int, windows: int) -> RoundTerms:
@@ -144,7 +161,7 @@ def terms_of_sizing(plan: Plan, drawn: int, windows: int) -> RoundTerms:
     prices = plan.prices_of_rounds[-1]
     likely_noise = _likely_noise(plan, prices, _drawn_in_run(plan, drawn, windows))
     largest = largest_weight(prices, max(prices.units[0], most_of_sizing_test(plan.paid_rounds)))
-    threshold = likely_noise + (FEWEST_STATED - 1) * largest + 1
+    threshold = stated_from(FEWEST_STATED, likely_noise, largest)
     return RoundTerms(threshold, likely_noise, largest, prices.spacing)
 
 
@@ -171,12 +188,11 @@ def found_in_rounds(plan: Plan, number: int, probability: float, *, followed: bo
     """From how many users on an item is named in a window with this probability, if each has so many contributions in
     the run: in its block, unless it was named there (followed), then not left out, and named in the last round, which
     draws for a million."""
-    rounds, prices = plan.paid_rounds, plan.prices_of_rounds
-    asked, missed = [(-1, threshold_of_round(prices[-1].noise, rounds, LIKELY_DRAWN))], 1 - probability
-    users = 1
-    if leaves_out(rounds, len(rounds.units) - 2):
-        least = threshold_of_round(prices[-2].noise, rounds, LIKELY_DRAWN) - prices[-2].spacing
-        users = _found_from(plan, -2, least, number, 1 - missed * _LEFT_OUT)
+    last, horizon = len(plan.paid_rounds.units) - 1, plan.schedule.horizon
+    before, terms = (terms_of_round(plan, each, LIKELY_DRAWN, horizon) for each in (last - 1, last))
+    asked, missed, users = [(-1, terms.threshold)], 1 - probability, 1
+    if before.least is not None:
+        users = _found_from(plan, -2, before.least, number, 1 - missed * _LEFT_OUT)
         missed *= 1 - _LEFT_OUT
     if not followed:
         asked.append((0, plan.threshold))

@@ -163,6 +163,7 @@ def _names_lines(plan: Plan, paid: PaidContributions) -> list[tuple[str, str]]:
         followed = f"for {plan.followed.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
     else:
         followed = "none"
+    of_each = "" if paid.least_users is None else f"at least {paid.least_users:,} of each item, "
     return [
         (
             "chosen",
@@ -177,7 +178,7 @@ def _names_lines(plan: Plan, paid: PaidContributions) -> list[tuple[str, str]]:
         ("followed items", followed),
         (
             "sizes",
-            f"in steps of {of_rounds[-1].spacing / largest:.1f}; all are right but for {paid.size_error:.2g}",
+            f"{of_each}in steps of {of_rounds[-1].spacing / largest:.1f}; all are right but for {paid.size_error:.2g}",
         ),
     ]
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dp_transforms.core.window_report import ABOVE, HeavyHitter
+from dp_transforms.core.window_report import ABOVE, HeavyHitter, report_of_window
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.views.page.promise import Budget, in_three_sentences
@@ -76,6 +76,17 @@ def test_a_report_that_contradicts_its_plan_is_told_and_fails(explain, change, t
     assert "do not agree" in err
     (sentence,) = [part for part in out.split(" - ") if part.startswith("NO, this does not hold:")]
     assert told in sentence
+
+
+@pytest.mark.parametrize(("size", "code"), [(50, 0), (49, 1)])
+def test_least_users_are_explained_and_no_size_is_below(explain, size, code):
+    plan = short_looks_plan(least_users=50)
+    report = report_of_window(plan, "events", 0, [HeavyHitter("a", None, None, 1, size)], plan.epsilon)
+    out, _, ended = explain([report], header=ReportHeader.of_plan(plan, "run-1", "events"))
+    assert ended == code
+    assert "Each item states at least 50." in out
+    assert "That it is k-anonymous for k = 50" in out
+    assert out.count("one more") == 1, "what an exact count would show"
 
 
 def test_what_a_hostile_report_says_is_shown_harmless(explain):

@@ -40,6 +40,15 @@ def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
     assert "(2, 1e-09)-differentially private" in rest
 
 
+def test_least_users_are_in_the_plan_and_in_what_is_found():
+    found = {}
+    for words in ([], ["--least-users", "200"]):
+        record = json.loads(planned("stream", "--most-contributions", "20", *words, "--json"))
+        found[record["chosen"]["contributions"].get("least_users")] = record["found_from"]["new_item"]["10"]
+    assert found[200] > found[None]
+    assert "at least 200 of each item, in steps of" in planned("stream", "--most-contributions", "20", *words)
+
+
 def test_the_chosen_plan_is_that_of_the_file_and_of_python(tmp_path):
     output = tmp_path / "plan.json"
     words = ["--hits-per-user", "7", "--max-items-per-user", "2", "--slide", "30m", "--output", str(output)]
@@ -82,6 +91,11 @@ def test_public_items_lower_the_threshold_and_show_their_price(tmp_path):
         ([*HITS, "--epsilon", "0.0001"], "Raise epsilon or delta, or lower --hits-per-user"),
         (["--usual-contributions", "0", "5"], "each of --usual-contributions must be a whole number in 1 .. 3000"),
         (["--epsilon", "1e-9"], "contributions of a user"),
+        (["--least-users", "4"], "--least-users must be a whole number in 5 .. 1000000000, got 4."),
+        (
+            [*HITS, "--least-users", "9"],
+            "--least-users cannot be used with charge 'hits': it belongs to contributions.",
+        ),
     ],
 )
 def test_errors_name_the_flag(words, message):

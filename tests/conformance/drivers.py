@@ -45,6 +45,8 @@ _KNOWN = {**TOLD["looks-domain"].choices, "false_name_error": 0.05}
 MODES = {
     **TOLD,
     "looks-from-noise": Mode("looks", {**_NOISE, "false_name_error": 0.11}),
+    "looks-least": Mode("looks", {**_LOOKS, "least_users": 5}),
+    "looks-in-rounds-least": Mode("looks", {**_ROUNDS, "least_users": 5}),
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),

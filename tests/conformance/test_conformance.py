@@ -27,6 +27,8 @@ hits-sliding                    | crumbs jsonl    | ~twice csv      | ~early
 hits-domain                     | ~back csv       | ~early parquet  | whole jsonl
 hits-with-counts                | twice parquet   | ~nothing avro   | ~again
 looks-from-noise                | early jsonl     | ~early csv      | ~nothing
+looks-least                     | ~twice avro     | ~back csv       | ~crumbs jsonl
+looks-in-rounds-least           | crumbs csv      | ~back jsonl     | ~again
 looks-in-rounds                 | ~back avro      | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | ~early parquet  | ~twice avro
 looks-domain-sliding            | nothing csv     | ~whole parquet  | ~twice parquet
@@ -44,6 +46,8 @@ hits-sliding                    | ~whole two      | ~early avro     | ~nothing
 hits-domain                     | ~twice two      | whole jsonl     | ~whole
 hits-with-counts                | again two       | ~late           | back
 looks-from-noise                | early five      | ~early parquet  | ~early
+looks-least                     | ~again two      | crumbs          | ~twice
+looks-in-rounds-least           | ~twice two      | -               | -
 looks-in-rounds                 | again five      | -               | -
 looks-in-rounds-sliding         | ~twice two      | -               | -
 looks-domain-sliding            | ~back two       | ~back           | crumbs

@@ -28,24 +28,31 @@ def wrong_sizes(few, *, one_by_one=False):
     if one_by_one:
         quantile = plan.contributions.noise.smallest_margin(plan.paid_contributions.size_error) - 1
         settings = changed(settings, likely_noise=quantile)
-    weight = int(settings.contributions.prices.listed.largest(np.array([BUDGET_UNITS]))[0][0])
-    holders = {f"item-{number}": LARGE if number < 5 else few for number in range(5 + MANY)}
     wrong, stated, of_large = 0, 0, []
     for run in range(RUNS):
-        keys = settings.stream_keys(f"{run:032}".encode())
-        table, items = ItemTable.of_labels(pa.array(holders, pa.string()), keys.hash_items)
-        users = np.empty(len(items), dtype=np.int64)
-        users[items] = list(holders.values())
-        digests = np.stack([np.arange(1, len(items) + 1), users], axis=1).astype(np.uint64)
-        none = np.zeros(len(items), dtype=np.int64)
-        sums = ItemSums(none, np.arange(len(items)), users * weight, digests, table)
-        named = ItemNamer(settings, keys).name_windows(sums, FollowedItems.none(), 0, 1)
-        held = np.array([holders[named.table.labels[item].as_py()] for item in named.items.tolist()])
-        wrong += int((named.at_least_users > held).sum())
-        stated += int((named.at_least_users > 0).sum())
-        of_large += named.at_least_users[held == LARGE].tolist()
+        sizes, held = named_of(settings, {LARGE: 5, few: MANY}, run)
+        wrong += int((sizes > held).sum())
+        stated += int((sizes > 0).sum())
+        of_large += sizes[held == LARGE].tolist()
     assert len(of_large) == 5 * RUNS
     return wrong, stated, of_large
+
+
+def named_of(settings, numbers, run):
+    """Of what is named the size that is stated, and how many users it has, each with one pair. numbers: of users ->
+    how many items have so many."""
+    weight = int(settings.contributions.prices.listed.largest(np.array([BUDGET_UNITS]))[0][0])
+    holders = dict(enumerate(np.repeat(list(numbers), list(numbers.values())).tolist()))
+    keys = settings.stream_keys(f"{run:032}".encode())
+    table, items = ItemTable.of_labels(pa.array(map(str, holders), pa.string()), keys.hash_items)
+    users = np.empty(len(items), dtype=np.int64)
+    users[items] = list(holders.values())
+    digests = np.stack([np.arange(1, len(items) + 1), users], axis=1).astype(np.uint64)
+    none = np.zeros(len(items), dtype=np.int64)
+    sums = ItemSums(none, np.arange(len(items)), users * weight, digests, table)
+    named = ItemNamer(settings, keys).name_windows(sums, FollowedItems.none(), 0, 1)
+    held = np.array([holders[int(named.table.labels[item].as_py())] for item in named.items.tolist()])
+    return named.at_least_users, held
 
 
 @pytest.mark.parametrize("few", [12, 31, 43])
@@ -55,6 +62,18 @@ def test_no_stated_size_is_wrong_where_most_items_have_few_users(few):
     assert wrong == 0
     assert stated >= len(of_large)
     assert min(of_large) > 0.6 * LARGE
+
+
+def test_with_least_users_all_names_state_them_and_so_many_users_are_named():
+    """False alarms: below 1e-5 for the share, five deviations of a binomial number; 1 % for a name of few users."""
+    plan = looks_plan(max_users=1_000_000, least_users=60)
+    enough = plan.found_from(1)
+    sizes, held = named_of(trial_of(plan, stream="events", run_id="run-1"), {enough: 10_000, 59: 10_000}, 0)
+    assert sizes.min() >= 60
+    assert set(held.tolist()) == {enough}
+    share = plan.contributions.noise.upper_tail(plan.threshold - enough * plan.contributions.weights[-1])
+    assert 0.95 <= share < 0.98
+    assert abs(len(held) / 10_000 - share) < 5 * (0.95 * 0.05 / 10_000) ** 0.5
 
 
 @pytest.mark.parametrize("few", [12, 43])

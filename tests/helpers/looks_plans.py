@@ -10,9 +10,9 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.core.public_items import PublicItems
-from dp_transforms.plan.calibration import LEVEL_SPACING, contributions_of, followed_of
+from dp_transforms.plan.calibration import LEVEL_SPACING
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import DeclaredItems, Shares
+from dp_transforms.plan.records import DeclaredItems, Followed, PaidContributions, Shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import MINUTE, START
 
@@ -60,6 +60,7 @@ def looks_plan_of(
     followed_threshold = _NOISE.smallest_margin(known_error)
     safe = 0 if known else smallest_open_threshold(prices, delta_open)
     threshold = max(followed_threshold, safe)
+    is_followed = forget_after > 0 and not known
     return Plan(
         epsilon=epsilon,
         delta=delta,
@@ -68,7 +69,7 @@ def looks_plan_of(
         max_users=most_ids,
         max_items=most_ids,
         threshold=threshold,
-        contributions=contributions_of(prices, (1, most_tests), size_error=0.01),
-        followed=None if known else followed_of(prices, threshold, known_error, forget_after),
+        contributions=PaidContributions.of(prices, (1, most_tests), 0.01),
+        followed=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
         shares=Shares(paid=delta_tests, open=delta_open or None, sampling=sampling, hash=delta_hash),
     )

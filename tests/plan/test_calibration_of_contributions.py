@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from dp_transforms.accounting.price_list import smallest_open_threshold
-from dp_transforms.accounting.priced_weights import BUDGET_UNITS
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, KMS21, LABELS, looks_plan, short_looks_plan
@@ -129,6 +129,28 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
         return plan.max_users * worst + most_unheld * tail(plan.contributions.noise, allowed + 1 + 4 * largest)
 
     assert wrong(plan.likely_noise) <= plan.contributions.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("changes", [{}, {"public_items": DOMAIN}, {"forget_after": 0}, {"max_users": 1000}])
+def test_each_name_states_least_users_and_from_so_many_on_an_item_is_named(changes):
+    """In one round, exactly by the law of the noise: found with 95 %, and with one user fewer it is not."""
+    plan, usual = short_looks_plan(least_users=100, **changes), short_looks_plan(**changes)
+    assert usual.contributions.least_users is None
+    for is_followed in (False, True):
+        threshold = plan.followed_threshold if is_followed else plan.threshold
+        around = stated_users(np.array([threshold, threshold - 1]), plan.likely_noise, plan.contributions.weights[-1])
+        assert around.tolist() == [100, 99], "no threshold is higher than least users need"
+        users, weight = plan.found_from(7, followed=is_followed), plan.contributions.prices.replay_weight(7)
+        found = [plan.contributions.noise.upper_tail(threshold - number * weight) for number in (users - 1, users)]
+        assert found[0] < 0.95 <= found[1]
+    with pytest.raises(ValueError, match=r"thresholds must be >= \d+ for least_users = 101"):
+        with_changes(plan, {"contributions.least_users": 101})
+
+
+def test_few_least_users_raise_the_threshold_of_followed_items_alone():
+    plan, usual = short_looks_plan(least_users=5), short_looks_plan()
+    assert plan.threshold == usual.threshold
+    assert usual.followed_threshold < plan.followed_threshold <= plan.threshold
 
 
 def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts():

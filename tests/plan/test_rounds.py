@@ -224,15 +224,37 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
 )
 def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
     plan = calibrated(units=units_of_shares(*shares))
-    users, tail = plan.found_from(looks, followed=True), plan.paid_contributions.noise.upper_tail
+    assert 0.95 <= _found(plan, plan.found_from(looks, followed=True), looks) < 0.985
+
+
+def _found(plan, users, looks):
+    """With which probability an item that is named in its block is named in a window, by the law of each round."""
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
-        terms = terms_of_round(plan, number, 10**6, SCHEDULE.horizon)
-        weight = int(plan.paid_contributions.prices.listed.largest(np.array([units // looks]))[0][0])
+        terms, prices = terms_of_round(plan, number, 10**6, SCHEDULE.horizon), plan.prices_of_rounds[number]
+        weight, tail = int(prices.listed.largest(np.array([units // looks]))[0][0]), prices.noise.upper_tail
         named = tail(terms.threshold - users * weight)
         found += is_left * named
         is_left *= (1 if terms.least is None else tail(terms.least - users * weight)) - named
-    assert 0.95 <= found < 0.985
+    return found
+
+
+def test_each_later_round_names_what_states_least_users():
+    """Levels are counted as without them, and what is left out stays a level below the threshold."""
+    usual, plan = (
+        Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, least_users=least) for least in (None, 40)
+    )
+    assert plan.threshold == usual.threshold, "blocks are not published"
+    for number in range(1, len(plan.paid_rounds.units)):
+        terms, before = (terms_of_round(each, number, 1000, 24) for each in (plan, usual))
+        around = stated_users(np.array([terms.threshold, terms.threshold - 1]), *terms[1:3])
+        assert around.tolist() == [40, 39]
+        assert (terms.raised, before.raised) == (terms.threshold - before.threshold, 0)
+        assert terms.least == (None if before.least is None else terms.threshold - terms.spacing)
+    for looks in (1, 10, 100):  # of many contributions an earlier round names some, so that fewer users do
+        assert _found(plan, plan.found_from(looks, followed=True), looks) >= 0.95
+    assert _found(plan, math.floor(plan.found_from(1, followed=True) * 0.9), 1) < 0.95
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def _days(window_seconds):
@@ -247,8 +269,8 @@ def test_all_parts_together_have_the_false_names_of_one_run():
         assert night.threshold == terms_of_round(plan, 1, 16 * drawn, horizon).threshold > whole.threshold
         assert night.likely_noise > whole.likely_noise
         assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
-        sizing = plan.terms_of_sizing(drawn, 24)
-        assert sizing == plan.terms_of_sizing(16 * drawn, horizon) != plan.terms_of_sizing(drawn, horizon)
+        sizing = terms_of_sizing(plan, drawn, 24)
+        assert sizing == terms_of_sizing(plan, 16 * drawn, horizon) != terms_of_sizing(plan, drawn, horizon)
 
 
 def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not():

@@ -76,7 +76,8 @@ class RoundsOracle:
         }
         weights = self._weights(0, held, set())
         noisy = self._noisy(0, weights, self._keys.block_uniforms())
-        named = self._named(0, weights, noisy, self._settings.threshold, self._likely_in_blocks())
+        threshold = self._settings.threshold
+        named = self._named(0, weights, noisy, threshold, self._likely_in_blocks(), threshold)
         self.blocks += named
         return {(entry.window, entry.item) for entry in named}
 
@@ -90,9 +91,13 @@ class RoundsOracle:
         weights = self._weights(number, {user: places & drawn for user, places in self._held.items()}, again)
         added = {place: weights.get(place, {}) for place in drawn}
         noisy = self._noisy(number, added, self._keys.round_uniforms(number))
-        threshold, likely = self._threshold(number, len(candidates)), self._likely(number, len(candidates))
+        first, likely = self._threshold(number, len(candidates)), self._likely(number, len(candidates))
+        threshold, least_users = first, self._settings.contributions.least_users
+        if least_users is not None:
+            largest = self._largest(number, self._rounds.units[number])
+            threshold = max(first, _smallest(lambda noisy: users_of(noisy, likely, largest) >= least_users))
         new = {place: added[place] for place in candidates}
-        named = self._named(number, new, noisy, threshold, likely)
+        named = self._named(number, new, noisy, threshold, likely, first)
         if number == self._last:
             return named, [self._sized(entry, noisy, len(found)) for entry in found], set()
         is_before_last = number == self._last - 1 and 5 * self._rounds.units[number] >= self._rounds.units[-1]
@@ -107,24 +112,29 @@ class RoundsOracle:
         of_entry, threshold = noisy[entry.window, entry.item], likely + 4 * largest + 1
         if of_entry < threshold:
             return entry
-        level, users = self._stated(self._last, largest, of_entry, threshold, likely)
+        level, users = self._stated(self._last, largest, of_entry, threshold, likely, threshold)
         self.shown_more += users > entry.at_least_users
         return entry._replace(level=max(level, entry.level), at_least_users=max(users, entry.at_least_users))
 
-    def _named(self, number: int, added: Weights, noisy: dict[Place, int], threshold: int, likely: int) -> list[Named]:
+    def _named(
+        self, number: int, added: Weights, noisy: dict[Place, int], threshold: int, likely: int, first: int
+    ) -> list[Named]:
+        """first: the threshold without least users, from which levels are counted."""
         found = []
         for place, of_users in added.items():
             if noisy[place] >= threshold:
                 largest = self._largest(number, self._rounds.units[number])
-                level, users = self._stated(number, largest, noisy[place], threshold, likely)
+                level, users = self._stated(number, largest, noisy[place], threshold, likely, first)
                 found.append(Named(*place, level, users, False, not of_users))
         return found
 
-    def _stated(self, number: int, largest: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
+    def _stated(
+        self, number: int, largest: int, noisy: int, threshold: int, likely: int, first: int
+    ) -> tuple[int, int]:
         spacing, of_last = (self._in_round[each].contributions.spacing for each in (number, self._last))
         of_all = max(self._largest(each, self._rounds.units[each]) for each in range(1, self._last + 1))
         boundary = max(range(threshold, noisy + 1, spacing))
-        level = max(1, 1 + (boundary * of_all // largest - threshold) // of_last)
+        level = max(1, 1 + (boundary * of_all // largest - first) // of_last)
         return level, users_of(boundary, likely, largest)
 
     def _weights(self, number: int, held: dict[str, set[Place]], again: set[Place]) -> Weights:

@@ -84,9 +84,11 @@ def up(value: float) -> str:
 
 def may_be_done(plan: Plan | None) -> list[str]:
     if plan is not None and plan.contributions is not None:
+        least = plan.contributions.least_users
+        each = "" if least is None else f"Each item states at least {least:,}. "
         sizes = (
-            "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
-            f" has a probability of at most {one_in(plan.contributions.size_error)}."
+            f"Say that at least so many users had it, where that is stated. {each}That any such number of the run is"
+            f" too large has a probability of at most {one_in(plan.contributions.size_error)}."
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."
@@ -117,6 +119,14 @@ def must_not_be_concluded(plan: Plan | None) -> list[str]:
             "That more users had the item with the larger size: at least so many is a bound, not an estimate. Its users"
             " may only be less active, so that each adds more."
         )
+    if plan is not None and plan.contributions is not None and (least := plan.contributions.least_users) is not None:
+        wrong = one_in(plan.contributions.size_error)
+        found += [
+            f"That it is k-anonymous for k = {least:,}: no exact count decides, so an item of fewer users may be in it,"
+            f" in the whole run with a probability of at most {wrong}, and one of more users may be missing.",
+            f"That the number {least:,} protects anybody: with exact counts, whoever knows all but one of the users of"
+            " an item would see whether there is one more. What protects is noise, by the promise, with any number.",
+        ]
     if plan is None or plan.hits is not None:
         found.append(
             "That an item lost its users where its size falls: some of them may be used up, and no longer count."
@@ -213,7 +223,8 @@ def _is_of_schedule(report: WindowReport, plan: Plan) -> bool:
 
 def _is_of_charge(entry: HeavyHitter, plan: Plan) -> bool:
     if plan.contributions is not None:
-        return entry.level is not None and entry.noisy_count is None
+        states_enough = (entry.at_least_users or 0) >= (plan.contributions.least_users or 0)
+        return entry.level is not None and entry.noisy_count is None and states_enough
     if entry.level is not None:
         return False
     if plan.charged_hits.zone_width:

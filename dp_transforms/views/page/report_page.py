@@ -313,5 +313,7 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         )
     if plan.contributions is not None:
         error = one_in(plan.contributions.size_error)
-        facts.append(("stated sizes", f"one or more is too large with a probability of at most {error}"))
+        least = plan.contributions.least_users
+        each = "" if least is None else f"each item states at least {least:,} users; "
+        facts.append(("stated sizes", f"{each}one or more is too large with a probability of at most {error}"))
     return [*facts, ("fingerprint", plan.fingerprint)]
