@@ -8,14 +8,15 @@ import types
 import pytest
 
 from dp_transforms.cli.options import Options
-from dp_transforms.cli.stream import command, stream_request
+from dp_transforms.cli.stream import command
+from dp_transforms.cli.stream_job import stream_job
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic
 from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, check_topic
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.stores.kafka_client import client_settings, error_name, read_client_config_file, silent_logger
-from tests.helpers.small_runs import key_file
+from tests.helpers.small_runs import key_file, small_plan
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")
@@ -249,4 +250,5 @@ def test_the_command_believes_producers_only_where_it_was_told_to(words, only, t
     given += ["--noise-key-file", key_file(tmp_path), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
     given += ["--epsilon", "2", "--delta", "1e-9", "--charge", "hits"]
     options = Options(**command.make_context("stream", given, obj=[]).params)
-    assert stream_request(options, []).job.source.append_times_only is only
+    job = stream_job(options, small_plan(), options.noise_key_file, "run-1")
+    assert job.source.append_times_only is only
