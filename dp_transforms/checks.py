@@ -127,7 +127,7 @@ def check_whole(name: str, value: object, at_least: int, at_most: int = LARGEST_
 
 def check_positive(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it is a finite number > 0."""
-    number = _as_float(value)
+    number = as_float(value)
     if not 0 < number < math.inf:
         raise InputError(name, f"must be finite and > 0, got {shown(value)}.")
     return number
@@ -135,7 +135,7 @@ def check_positive(name: str, value: object) -> float:
 
 def check_fraction(name: str, value: object) -> float:
     """The value as a float. Raises ValueError unless it lies strictly between 0 and 1."""
-    number = _as_float(value)
+    number = as_float(value)
     if not 0 < number < 1:
         raise InputError(name, f"must lie strictly between 0 and 1, got {shown(value)}.")
     return number
@@ -143,7 +143,7 @@ def check_fraction(name: str, value: object) -> float:
 
 def check_range(name: str, value: object, at_least: float, at_most: float) -> float:
     """The value as a float. Raises ValueError unless it is a number in ``[at_least, at_most]``."""
-    number = _as_float(value)
+    number = as_float(value)
     if not at_least <= number <= at_most:
         raise InputError(name, f"must lie in [{at_least:g}, {at_most:g}], got {shown(value)}.")
     return number
@@ -159,7 +159,7 @@ def check_names(**names: object) -> None:
             raise InputError(name, f"must be printable text and not empty, got {shown(text)}.")
 
 
-def _as_float(value: object) -> float:
+def as_float(value: object) -> float:
     """NaN for a value that is not a number, infinity for a number that is too large."""
     if not is_number(value):
         return math.nan

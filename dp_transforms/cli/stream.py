@@ -144,11 +144,11 @@ def command(options: Options) -> None:
             pipeline = beam.Pipeline(options=runner)
             build_stream(pipeline, job)
             check_source(job)
-        if is_local(runner):
-            tell(_IN_PROCESS)
-        keep = " Keep this name and the noise key: both are needed to resume it." if recovers(runner) else ""
-        tell(f"Run {run_id}.{keep}")
         with account.whole(_account_of(job, account.population, is_resumed=is_resumed), is_private=False):
+            if is_local(runner):
+                tell(_IN_PROCESS)
+            keep = " Keep this name and the noise key: both are needed to resume it." if recovers(runner) else ""
+            tell(f"Run {run_id}.{keep}")
             with errors_in_one_line(_NOTHING_STARTED):
                 running = RunningPipeline(pipeline)
             watch.to_the_end(running, drains=options.once or has_stop)

@@ -10,17 +10,18 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.checks import as_float, check_whole, shown
+from dp_transforms.errors import InputError
 
 FORMAT_VERSION = 5
 _MOST_NUMBERS = 1_000
 _SMALLEST = -(2**62)
-_LARGEST = 1e308
 _WRITE_ONE = "Write one with `shh plan --output`."
 _R = TypeVar("_R")
 
@@ -50,7 +51,9 @@ def _fields_of(record: Any) -> Mapping[str, tuple[Any, bool]]:
 def _as_declared(name: str, value: Any, kind: Any, least: int = _SMALLEST) -> Any:
     """Numbers of a list are at least 1."""
     if kind is float:
-        return check_range(name, value, -_LARGEST, _LARGEST)
+        if not math.isfinite(number := as_float(value)):
+            raise InputError(name, f"must be a finite number, got {shown(value)}.")
+        return number
     if kind is int:
         return check_whole(name, value, least)
     if typing.get_origin(kind) is tuple:

@@ -86,7 +86,7 @@ def test_public_items_lower_the_threshold_and_show_their_price(tmp_path):
     ("words", "message"),
     [
         ([*HITS, "--hits-per-user", "0"], "--hits-per-user must be a whole number >= 1, got 0."),
-        (["--epsilon", "nan"], "--epsilon must be > 0"),
+        (["--epsilon", "nan"], "--epsilon must be a finite number"),
         (["--delta", "1"], "--delta must lie strictly between 0 and 1"),
         ([*HITS, "--epsilon", "0.0001"], "Raise epsilon or delta, or lower --hits-per-user"),
         (["--usual-contributions", "0", "5"], "each of --usual-contributions must be a whole number in 1 .. 3000"),

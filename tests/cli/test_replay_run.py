@@ -44,7 +44,7 @@ def test_a_state_has_a_name_that_workers_can_be_told_and_a_ledger_any(tmp_path):
     assert os.listdir(tmp_path) == ["log.csv"]
     ledger = ["--ledger", odd, "--population", "news", "--caps", "9", "1e-5"]
     assert shh(*REPLAY, *ledger, cwd=tmp_path).returncode == 0
-    assert shh("ledger", "doctor", "--ledger", odd, cwd=tmp_path).stdout == "The ledger is sound.\n"
+    assert "news" in shh("ledger", "--ledger", odd, cwd=tmp_path).stdout
 
 
 def test_a_small_file_that_may_hold_much_is_replayed_by_a_worker(tmp_path):

@@ -147,12 +147,6 @@ def test_each_name_states_least_users_and_from_so_many_on_an_item_is_named(chang
         with_changes(plan, {"contributions.least_users": 101})
 
 
-def test_few_least_users_raise_the_threshold_of_followed_items_alone():
-    plan, usual = short_looks_plan(least_users=5), short_looks_plan()
-    assert plan.threshold == usual.threshold
-    assert usual.followed_threshold < plan.followed_threshold <= plan.threshold
-
-
 def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts():
     plan = short_looks_plan()
     assert plan.found_from(20) < plan.found_from(21)

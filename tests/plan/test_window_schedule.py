@@ -44,7 +44,7 @@ def test_a_file_has_all_of_it(tmp_path):
     assert declared_plan(tmp_path / "plan.json") == declared_plan(str(tmp_path / "plan.json")) == PLAN
     for values, words in (
         (budget(epsilon=None, window=None), r"^epsilon, window must be given\. Give plan=PATH"),
-        (budget(epsilon="two"), r"^epsilon must be a number, got 'two'"),
+        (budget(epsilon="two"), r"^epsilon must be a finite number, got 'two'"),
         (budget(start="yesterday"), r"is not an ISO 8601 time"),
         ({"plan": tmp_path / "no plan"}, r"no plan cannot be read: No such file"),
     ):
