@@ -2,8 +2,8 @@
 
 Begin with `threshold_monitor`: `ThresholdMonitorEvolving`, and its stateful DoFn, which tests the items of each window
 against a threshold, charges the counters of the users who hold a hit, and leaves out users that have paid all their
-hits. It runs wherever users pay for hits. All else brings it its candidates, takes its reports, or does the same where
-users pay for contributions. The way of an event:
+hits. `ShiftingHeavyHitters` with a plan of hits uses it under one key; `MonitorStream` and replays without an engine
+call the same `HeavyHitterMonitor` without it. The way of an event:
 
 read_events            a log, or elements of any kind -> batches of events
 assign_windows         batches -> contributions by key, window and shard of users; when a window is complete

@@ -18,7 +18,8 @@ from dp_transforms.logs import EventFileError
 # Their messages contain no cell.
 _OURS = re.compile(r"dp_transforms\.(?:\w+\.)*(EventFileError|ReportFileError|StreamError|StateError): (.*)")
 _TRACEBACK = "Traceback (most recent call last):\n"
-_WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
+_OF_A_WORKER = "[while running"  # which Beam puts into the message, or into the first of its parts
+_WHILE_RUNNING = re.compile(r" \[while running .*\]$")
 
 
 @contextlib.contextmanager
@@ -32,15 +33,15 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
 
 def _in_one_line(error: Exception, outcome: str) -> BaseException:
     text = str(error)
-    message = _WHILE_RUNNING.sub("", text)
+    message, is_of_worker = _WHILE_RUNNING.sub("", text), _OF_A_WORKER in text
     if isinstance(error, EventFileError):
         return LogError(message)
-    if isinstance(error, UserError) and message == text:
+    if isinstance(error, UserError) and not is_of_worker:
         return error
     if isinstance(error, UserError) and not isinstance(error, InputError):  # which, of a worker, may hold a cell
         return UserError(message)
     # Errors about options. The message of a worker was not written to be shown.
-    if type(error) is ValueError and message == text and "\n" not in text:
+    if type(error) is ValueError and not is_of_worker and "\n" not in text:
         return UserError(text)
     frames, last = "", f"{type(error).__name__}:"
     if isinstance(error, RuntimeError) and _TRACEBACK in text:  # of a worker, whose errors arrive so

@@ -22,7 +22,7 @@ _COMMANDS = {
     "audit": "Check a plan before it is used: the most that its mechanism can reveal.",
     "doctor": "Look at a log without a run: fields, times, damage, and how to replay it.",
     "explain": "Say in plain words what a report or a plan promises, and what not.",
-    "ledger": "Show what users have lost and what is left; reserve budgets, and end runs.",
+    "ledger": "Show what users have lost in all runs, and what is left; end a run.",
     "plan": "Show what a budget buys: noise, threshold, and what can be found.",
     "replay": "Replay a log: which items were held by many users in each window.",
     "show": "Print a report file: its guarantee, and which items were heavy when.",

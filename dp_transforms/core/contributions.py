@@ -67,9 +67,9 @@ class Contributions(Table):
         users, columns["codes"] = used(len(self.users), columns["codes"])
         return dataclasses.replace(self, users=self.users if users is None else self.users[users], **columns)
 
-    def split_by_mask(self, marked: npt.NDArray[np.bool_]) -> Self:
-        """The same rows as if each user were two, and what is marked were the other one's: each is twice in ``users``,
-        for what goes by ``codes``. marked: bool[n]."""
+    def with_two_slots(self, marked: npt.NDArray[np.bool_]) -> Self:
+        """The same rows, and two slots for each user, who is in ``users`` twice: rows of the first have code 2c, marked
+        ones, of the second, 2c + 1. So what counts by ``codes`` counts both kinds apart. marked: bool[n]."""
         return dataclasses.replace(self, users=np.repeat(self.users, 2), codes=2 * self.codes + marked)
 
     def in_windows(self, windows: Whole) -> Self:

@@ -100,14 +100,14 @@ class Candidates:
 
     def contributions_of(self, held: Contributions, *, with_sizing: bool = False) -> Contributions:
         """Those of these contributions that are drawn for. with_sizing: and what is named already,
-        `Contributions.split_by_mask`."""
+        `Contributions.with_two_slots`."""
         starts = group_starts(held.windows, held.items)
         places = self.places_of(held.table, held.windows[starts], held.items[starts])
         statuses = self.statuses_at(places)
         asked = np.flatnonzero(statuses <= (NAMED if with_sizing else OPEN))
         counts = np.diff(starts, append=len(held))[asked]
         drawn = held.select_users(concatenated_ranges(starts[asked], counts))
-        return drawn.split_by_mask(np.repeat(statuses[asked] == NAMED, counts)) if with_sizing else drawn
+        return drawn.with_two_slots(np.repeat(statuses[asked] == NAMED, counts)) if with_sizing else drawn
 
     def open_places(self, most: int) -> list[Whole]:
         """The places of all that is drawn for, in order; so many at a time, at most."""

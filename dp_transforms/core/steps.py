@@ -261,10 +261,10 @@ class _RoundStep(Step):
 
 
 class WeighRound(_RoundStep, SpendBudgets):
-    """`Contributions` of a part of a run -> `ItemSums`: each user spends its budget of the round at its own pace,
-    in round 0 on its items in blocks of windows, later on those of its contributions that are drawn for. All items are
-    drawn for by their shards, also one to which nobody adds anything. The state is what each user has left of the
-    round.
+    """`Contributions` of a run, or of a part of one -> `ItemSums`: each user spends its budget of the round, in round 0
+    on its items in blocks of windows, later on those of its contributions that are drawn for; in a part it keeps some
+    back for windows to come (`BudgetPacing`). All items are drawn for by their shards, also one to which nobody adds
+    anything. The state is what each user has left of the round.
     """
 
     sends_to_all = True

@@ -157,7 +157,7 @@ class UserBudgets(EntriesByUser[BudgetEntries]):
     ) -> Whole:
         """Pays for the tests of a window. ``contributions`` must contain all of its users in it. end: the windows
         ``window .. end - 1`` are paid together. with_sizing: in the last round, with sizing tests of what is named
-        already: those contributions are kept `Contributions.split_by_mask`.
+        already, which are in the second slots of ``contributions`` (`Contributions.with_two_slots`).
 
         Returns the weight of each contribution, 0 for one that cannot be paid.
         Raises ValueError for contributions of other windows, and for a window before the first one that one of these

@@ -32,6 +32,7 @@ from dp_transforms.logs.log_chunk import (
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_BLOCK_BYTES = 64 << 20  # unpacked; writers make blocks of 16 kB to a few MB, or of one record that is larger
+_VALUES_AT_ONCE = 1 << 20  # of fields, each some hundred bytes while it is decoded
 _MAX_HEADER_BYTES = 1 << 20
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 18, 32 << 20
 _CODECS = ("null", "deflate", "snappy", "zstandard")
@@ -117,14 +118,24 @@ def _unpacked(packed: bytes, codec: str) -> bytes:
     return data
 
 
-def records_of(data: bytes, count: int, schema: RecordSchema) -> list[dict[str, Any]]:
-    """The records of a block. Raises anything for one that does not hold ``count`` of them and nothing else.
+def records_of(data: bytes, count: int, schema: RecordSchema) -> Iterator[list[dict[str, Any]]]:
+    """The records of a block, at once; of one with very many, in parts. Raises anything for one that does not hold
+    ``count`` of them and nothing else.
 
     All fields are decoded. When fastavro skips a field it does not notice the end of the bytes, and an array that
     claims to be endless keeps it busy forever.
     """
     if count > len(data) // schema.min_record_bytes:
         raise ValueError("more records claimed than fit")
+    most = max(1, _VALUES_AT_ONCE // len(schema.keys))
+    if count > most:  # one after the other, which takes longer
+        stream = io.BytesIO(data)
+        for begin in range(0, count, most):
+            parts: Any = [fastavro.schemaless_reader(stream, schema.record, None) for _ in range(begin, count)[:most]]
+            yield parts
+        if stream.read(1):
+            raise ValueError("more bytes than the records claimed")
+        return
     fastavro.schemaless_writer(number := io.BytesIO(), _LONG, count)
     stream = io.BytesIO(b"".join([number.getvalue(), data, b"\0"] if count else [b"\0", data]))
     searches = gc.isenabled()
@@ -136,7 +147,7 @@ def records_of(data: bytes, count: int, schema: RecordSchema) -> list[dict[str, 
             gc.enable()
     if len(records) != count or stream.read(1):
         raise ValueError("other bytes than the records claimed")
-    return list(records)
+    yield records
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
@@ -164,9 +175,9 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
             header = read_header(chunk.path, file)
             schema = check_schema(chunk.path, header.schema, fields)
             for count, data in blocks(file, header):
-                records = records_of(data, count, schema.records)
-                for column, key in zip(values, schema.keys, strict=True):
-                    column += [record[key] for record in records]
+                for records in records_of(data, count, schema.records):
+                    for column, key in zip(values, schema.keys, strict=True):
+                        column += [record[key] for record in records]
                 size += len(data)
                 if len(values[0]) >= _BLOCK_ROWS or size > _BLOCK_BYTES:
                     yield made()

@@ -45,11 +45,12 @@ Branch = tuple[str, str | None]  # of a union, or the only one: type and logical
 class RecordSchema(NamedTuple):
     """How the records of a file are decoded.
 
-    array: the schema to decode some with, whose fields have names of their own.
+    record, array: the schemas to decode one with, or some, whose fields have names of their own.
     keys, branches: by the names in the file, these names, and the types that a field may have beside null.
     min_record_bytes: no record is shorter, which bounds the number of records in a block.
     """
 
+    record: Any
     array: Any
     keys: dict[str, str]
     branches: dict[str, list[Branch]]
@@ -125,8 +126,8 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
     except (AttributeError, KeyError, TypeError):
         raise damaged_error(path, "Avro") from None
     keys = dict(zip(names, (field["name"] for field in record["fields"]), strict=True))
-    array = fastavro.parse_schema({"type": "array", "items": record})
-    return RecordSchema(array, keys, branches, max(1, size))
+    of_one, of_some = map(fastavro.parse_schema, (record, {"type": "array", "items": record}))
+    return RecordSchema(of_one, of_some, keys, branches, max(1, size))
 
 
 class _UnsupportedError(Exception):

@@ -42,7 +42,7 @@ _DIRECTIVES = {  # letter -> (what it says, its pattern)
     "A": ("weekday", _DAYS),
 }
 _CLOCK = ["hour", "minute", "second", "fraction"]
-_NUMBERS_TOUCH = re.compile("%[dmYyHIMS]%[dmYyHIMSf]")
+_NUMBERS = frozenset(f"%{letter}" for letter in "dmYyHIMSf")
 _MICROS_PER_DAY = 86_400_000_000
 # Beside the usual texts: parts of a clock may be missing, and colons, and a comma may stand for a point.
 ISO_8601 = (
@@ -62,16 +62,20 @@ ReadTimes = tuple[_Int64s, "bool | npt.NDArray[np.bool_]"]
 def pattern_of(time_format: str) -> tuple[str, str]:
     """A regular expression with a named group for the letter of each directive, and these letters. Raises InputError.
 
-    A blank stands for one or more. Numbers may lack a leading zero, unless two of them touch.
+    A blank stands for one or more. A number may lack a leading zero, unless it touches another.
     """
     if not time_format.isascii() or not time_format.isprintable():
         raise InputError("time_format", f"must be printable ASCII text such as %d.%m.%Y %H:%M, got {time_format!r}.")
     pattern, letters = "", ""
-    for piece in re.findall(r"%.?| +|[^% ]", time_format):
+    pieces = re.findall(r"%.?| +|[^% ]", time_format)
+    for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
         if piece[0] != "%" or piece == "%%":
             pattern += " +" if piece[0] == " " else re.escape(piece[-1])
         elif piece[1:] in _DIRECTIVES:
-            pattern += f"(?P<{piece[1]}>{_DIRECTIVES[piece[1]][1]})"
+            part = _DIRECTIVES[piece[1]][1]
+            if part == _NUMBER and not _NUMBERS.isdisjoint((before, after)):
+                part = "[0-9]{2}"
+            pattern += f"(?P<{piece[1]}>{part})"
             letters += piece[1]
         else:
             known = " ".join(f"%{letter}" for letter in _DIRECTIVES)
@@ -85,8 +89,6 @@ def pattern_of(time_format: str) -> tuple[str, str]:
             "must have a day, a month and a year, each once, and clocks from the hour down, %I with %p, such as"
             f" %d.%m.%Y %H:%M, got {time_format!r}.",
         )
-    if _NUMBERS_TOUCH.search(time_format):
-        pattern = pattern.replace(_NUMBER, "[0-9]{2}")
     return f"(?i)^{pattern}$", letters
 
 

@@ -41,10 +41,11 @@ _OF_MANY = (
     (0.75, 0.75, 0.75, 0.25, -0.25),
 )
 TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the one before shows too little
-# The sizing round, of what is named already in the last round.
-SIZING_TESTS = 100  # so many weigh as much as another test where tests to come are foreseen
-SIZING_PART, FEWEST_BESIDE = 10, 150  # beside other tests all cost at most such a part of what is paid, each such a one
-FEWEST_SIZED = 64  # that the budget of the round pays for: so nobody adds far more
+# Sizing tests: in the last round, of what is named already.
+SIZING_TESTS = 100  # so many of them count as one test where later tests are foreseen
+# Beside other tests all of them together cost at most 1/10 of what a user pays now, and each at most 1/150.
+SIZING_PART, FEWEST_BESIDE = 10, 150
+FEWEST_SIZED = 64  # each costs at most 1/64 of the last round's budget: so nobody adds far more than others
 LIKELY_DRAWN = 10**6  # items in windows, in a run
 _DAY = 86_400
 _FEWEST_WINDOWS = 6  # of a block, and

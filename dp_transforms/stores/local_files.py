@@ -119,7 +119,11 @@ def publish(finished: Path, output: Path) -> None:
         raise
     except OSError:  # without links: who creates the name may replace the empty file, which a kill in between leaves
         create_new(output).close()
-        os.replace(finished, output)
+        try:
+            os.replace(finished, output)
+        except BaseException:
+            os.unlink(output)  # empty, and ours
+            raise
     else:
         os.unlink(finished)
     sync_folder(output)

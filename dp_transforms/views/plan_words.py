@@ -76,7 +76,10 @@ def _found_from(plan: Plan, contributions: int) -> tuple[int, str]:
     if plan.rounds is None:
         return plan.found_from(contributions, FOUND), ""
     in_block = found_in_block(plan, contributions, FOUND)
-    return in_block, f" (and then in its windows from {plan.found_from(contributions, FOUND, followed=True):,} on)"
+    in_windows = plan.found_from(contributions, FOUND, followed=True)
+    if in_block < in_windows and plan.paid_contributions.least_users is not None:
+        return in_windows, ""  # blocks are not published
+    return in_block, f" (and then in its windows from {in_windows:,} on)"
 
 
 def _usual(plan: Plan) -> tuple[int, int]:

@@ -49,6 +49,8 @@ def told(error, *, in_a_step=False):
         (RuntimeError(worker_says("pyarrow.lib.ArrowInvalid", "CELL")), "read_events.py:80"),
         (KeyError("CELL"), "failed with KeyError"),
         (InputError("label", "is 'CELL' [while running 'ReadEvents']"), "failed with InputError"),
+        (InputError("label [while running 'ReadEvents']", "is 'CELL'."), "failed with InputError"),
+        (ValueError("bad [while running 'ReadEvents']", "CELL"), "failed with ValueError"),
         (RuntimeError(worker_says("dp_transforms.x.EventFileError", "a.csv: damaged")), "a.csv: damaged"),
         (RuntimeError(worker_says("dp_transforms.x.StreamError", "the topic is gone")), "the topic is gone"),
         (ValueError("the noise key file k is too short"), "the noise key file k is too short"),

@@ -47,6 +47,8 @@ def test_least_users_are_in_the_plan_and_in_what_is_found():
         found[record["chosen"]["contributions"].get("least_users")] = record["found_from"]["new_item"]["10"]
     assert found[200] > found[None]
     assert "at least 200 of each item, in steps of" in planned("stream", "--most-contributions", "20", *words)
+    few, many = (re.findall(r"found from about ([\d,]+)", planned("replay", "--least-users", n)) for n in ("5", "1000"))
+    assert [len(number) for number in (*few, *many)] == [3, 3, 5, 5], "who is in a block alone is not named"
 
 
 def test_the_chosen_plan_is_that_of_the_file_and_of_python(tmp_path):

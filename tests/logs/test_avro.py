@@ -34,8 +34,9 @@ ROWS = [
 def test_records_in_blocks_of_any_size(tmp_path, monkeypatch, codec, interval):
     types = (["null", "string"], ["null", "string"], ["null", MICROS])
     path = write_avro(tmp_path / "log.avro", ROWS, types, codec, interval)
-    for rows_together in (1 << 18, 1, 100):
+    for rows_together, values_at_once in ((1 << 18, 1 << 20), (1, 1 << 20), (100, 1 << 20), (100, 1), (1 << 18, 30)):
         monkeypatch.setattr(avro, "_BLOCK_ROWS", rows_together)
+        monkeypatch.setattr(avro, "_VALUES_AT_ONCE", values_at_once)
         assert read_all(path) == expected(ROWS, "us")
 
 
@@ -183,6 +184,7 @@ NULLABLE = avro_schema((["null", "string"], ["null", "string"], ["null", MICROS]
 _HIDDEN = _cell(SECRET.encode())
 
 
+@pytest.mark.parametrize("values_at_once", [1 << 20, 1], ids=["at once", "in parts"])
 @pytest.mark.parametrize(
     ("schema", "block"),
     [
@@ -192,9 +194,10 @@ _HIDDEN = _cell(SECRET.encode())
         *((NULLABLE, block) for block in ((20_000_000, b"\0\0\0"), (1, zigzag(9) + _HIDDEN))),
     ],
 )
-def test_a_block_that_claims_what_it_does_not_hold_is_damaged(tmp_path, schema, block):
+def test_a_block_that_claims_what_it_does_not_hold_is_damaged(tmp_path, monkeypatch, schema, block, values_at_once):
+    monkeypatch.setattr(avro, "_VALUES_AT_ONCE", values_at_once)
     first = EVENT if schema is PLAIN else b"\x02" + _cell(b"u") + b"\x02" + _cell(b"i") + b"\x02" + zigzag(TIME)
-    with pytest.raises(EventFileError, match=r"it is damaged after row 1, or not in Avro format\.") as caught:
+    with pytest.raises(EventFileError, match=r"it is damaged after row [12], or not in Avro format\.") as caught:
         _read(tmp_path, _file(schema, [(1, first), block]))
     assert SECRET not in str(caught.value)
     assert caught.value.__suppress_context__

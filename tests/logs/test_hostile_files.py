@@ -152,7 +152,7 @@ def test_a_schema_of_avro_that_is_accepted_decodes_any_bytes_without_harm(beside
     except EventFileError:
         return
     with contextlib.suppress(Exception):  # as the reader takes it: the block is damaged
-        records = records_of(data, count, schema.records)
+        (records,) = records_of(data, count, schema.records)
         to_arrow([[record[key] for record in records] for key in schema.keys], schema)
 
 

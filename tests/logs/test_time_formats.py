@@ -78,6 +78,10 @@ def test_a_form_may_have_any_printable_ascii_text_in_it_and_short_numbers():
         assert _read([f"{character}1{character}2{character}2026"], form) == [_micros("1 2 2026", "%d %m %Y")], character
         assert _read([f"{character}1#2{character}2026"], form) == [None] or character == "#"
     assert _read(["1.2.2026   3:4"], "%d.%m.%Y %H:%M") == [_micros("1.2.2026 3:4", "%d.%m.%Y %H:%M")]
+    assert _read(["1/2/2026 0930", "1/2/2026 930"], "%d/%m/%Y %H%M") == [
+        _micros("1/2/2026 9:30", "%d/%m/%Y %H:%M"),
+        None,
+    ]
     zones = ["Z", "UTC", "GMT", "+01", "+0100", "+01:00", "-0130"]
     micros = _read([f"01.01.1970 {zone}" for zone in zones], "%d.%m.%Y %z")
     assert micros == [hours * 3_600_000_000 for hours in (0, 0, 0, -1, -1, -1, 1.5)]

@@ -111,6 +111,9 @@ def test_a_file_system_without_links_works_too(tmp_path, monkeypatch):
     assert (tmp_path / "report").read_bytes() == CONTENT
     with pytest.raises(FileExistsError):
         write_whole(tmp_path / "report", write)
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="not permitted"):
+        write_whole(tmp_path / "other", write)
     assert os.listdir(tmp_path) == ["report"]
 
 

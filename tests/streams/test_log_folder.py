@@ -161,6 +161,23 @@ def test_a_file_that_comes_behind_since_the_clock_was_set_back_is_never_read(tmp
         assert (polled.records, polled.is_at_end) == (0, True)
 
 
+def test_a_file_that_takes_the_name_of_another_is_read_too(tmp_path):
+    """By a reader that goes on as by one that begins at its position: also before the first one was read."""
+    reader = open_reader(tmp_path)
+    drop(tmp_path, "day.jsonl", "a")
+    first = poll(reader)
+    drop(tmp_path, "day.jsonl", "b")
+    drop(tmp_path, "soon.jsonl", "c")
+    poll_once(reader, first.position)  # has seen both, and their time has not come
+    drop(tmp_path, "soon.jsonl", "d")
+    going_on, reopened = (
+        events_of(read_to_the_end(each, 1, first.position)) for each in (reader, open_reader(tmp_path))
+    )
+    assert users_of(first) == ["a"]
+    assert [user for user, _ in going_on] == ["b", "d"]
+    assert going_on == reopened
+
+
 def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path, monkeypatch):
     """A process may stand still between its look and the taking of a file: what came in between goes before others."""
     first = drop(tmp_path, "b.jsonl", "b")

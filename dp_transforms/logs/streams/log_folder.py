@@ -140,7 +140,7 @@ class FolderReader:
         self._is_at_end = False
         self._asked_ns: int | None = None  # wall clock when `confirm_passed` was first called
         self._blocks: Iterator[ReadBlock] | None = None
-        self._seen: set[str] = set()
+        self._seen: dict[str, int] = {}  # name -> inode, at the last listing
         self._waiting: list[FolderFile] = []  # a heap
         self._complete_to_ns = 0  # wall clock before the last listing: all that came earlier is known
 
@@ -201,6 +201,8 @@ class FolderReader:
             name = self._waiting[0].name
             status = status_of(self._path(name))
             file = heapq.heappop(self._waiting)
+            if file == (self._position.ctime_ns, self._position.name):
+                continue  # another one took a name before it was read: it waits twice
             if status is None or not stat.S_ISREG(status.st_mode):
                 continue  # it disappeared before any of it was read
             if status.st_ctime_ns != file.ctime_ns:  # it was still being written
@@ -216,16 +218,19 @@ class FolderReader:
         self._complete_to_ns = time.time_ns()
         try:
             with os.scandir(self._folder.path) as entries:
-                new = [entry for entry in entries if entry.name not in self._seen and _is_wanted(entry)]
+                listed = [entry for entry in entries if _is_wanted(entry)]
         except OSError:
             raise _folder_error(self._folder.path) from None
-        for entry in new:
+        for entry in listed:
+            if self._seen.get(entry.name) == entry.inode():
+                continue
             status = status_of(entry.path)
             if status is not None and status.st_ctime_ns >= self._since_ns:
                 if not is_utf8(entry.name):
                     raise _unreadable_error(entry.path, "its name is not UTF-8.")
                 self._wait_for(FolderFile(status.st_ctime_ns, entry.name))
-            self._seen.add(entry.name)
+            self._seen[entry.name] = entry.inode()
+        self._seen = {entry.name: entry.inode() for entry in listed}
 
     def _wait_for(self, file: FolderFile) -> None:
         if file > (self._position.ctime_ns, self._position.name):
