@@ -39,7 +39,8 @@ _TICKS = {
     for local in ("", "local-")  # the time of a clock on the wall, in whichever zone
 } | {"date": pa.date32()}
 
-Branch = tuple[str, str | None]  # of a union, or the only one: type and logical type
+Symbols = tuple[bytes, ...]  # of an enum
+Branch = tuple[str, "str | Symbols | None"]  # of a union, or the only one: type and logical type, or symbols
 
 
 class RecordSchema(NamedTuple):
@@ -58,30 +59,35 @@ class RecordSchema(NamedTuple):
 
 
 class EventSchema(NamedTuple):
-    """Which events are in the records. keys: of `EventFields.names` in the records. types: their columns."""
+    """Which events are in the records. keys: of `EventFields.names` in the records. types: of their columns; of an enum
+    its symbols."""
 
     records: RecordSchema
     keys: tuple[str, ...]
-    types: tuple[pa.DataType, ...]
+    types: tuple[pa.DataType | Symbols, ...]
 
 
 def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     """Raises EventFileError unless events can be read with the schema of this JSON text."""
     records = record_schema(path, text, fields)
     types = [column_type(records.branches[name], is_time=name == fields.time) for name in fields.names]
-    id_columns.check_event_types(path, types, [_shown(records.branches[name]) for name in fields.names], fields)
+    as_columns = [pa.binary() if isinstance(each, tuple) else each for each in types]
+    id_columns.check_event_types(path, as_columns, [_shown(records.branches[name]) for name in fields.names], fields)
     return EventSchema(records, tuple(records.keys[name] for name in fields.names), tuple(types))
 
 
-def column_type(branches: list[Branch], *, is_time: bool) -> pa.DataType | None:
-    """The type of a column of ids or times; null where it never has a value; None for a field that cannot be one."""
+def column_type(branches: list[Branch], *, is_time: bool) -> pa.DataType | Symbols | None:
+    """The type of a column of ids or times; null where it never has a value; of an enum its symbols; None for a field
+    that cannot be one."""
     kinds, logical = {kind for kind, _ in branches}, [logical for _, logical in branches]
     if not branches:
         return pa.null()
+    if kinds == {"enum"} and len(branches) == 1 and not is_time:
+        return logical[0]
     if "decimal" in logical or (is_time and len(branches) > 1):
         return None
     if kinds <= _WHOLE:
-        return _TICKS.get(logical[0] or "", pa.int64()) if is_time else pa.int64()
+        return _TICKS.get(str(logical[0]), pa.int64()) if is_time else pa.int64()
     if kinds <= _TEXT | _WHOLE:
         return pa.binary()
     return pa.float64() if is_time and kinds <= {"float", "double"} else None
@@ -94,8 +100,11 @@ def _shown(branches: list[Branch]) -> str:
     return " or ".join(map(str.__add__, names, decimals))
 
 
-def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
+def column_of(values: list[Any], arrow_type: pa.DataType | Symbols) -> pa.Array:
     """Values of a field, as fastavro returns them. arrow_type: of `column_type`."""
+    if isinstance(arrow_type, tuple):
+        symbols = dict(enumerate(arrow_type))
+        return pa.array([symbols.get(value) for value in values], pa.binary())
     if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
         return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
     if pa.types.is_null(arrow_type):
@@ -198,4 +207,6 @@ def _branches(schema: Any) -> list[Branch]:
     kind, logical = schema["type"], schema.get("logicalType")
     if not isinstance(kind, str):
         return _branches(kind)
+    if kind == "enum":
+        return [(kind, tuple(symbol.encode("utf-8", "surrogatepass") for symbol in schema["symbols"]))]
     return [(kind, logical if isinstance(logical, str) else None)] if kind != "null" else []

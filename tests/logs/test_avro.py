@@ -13,6 +13,7 @@ from tests.helpers.event_files_oracle import NAMES, SECRET, avro_schema, expecte
 
 TIME = 1_506_826_800_000_000
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 NANOS = {"type": "long", "logicalType": "timestamp-nanos"}
 LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
@@ -53,6 +54,8 @@ def test_records_in_blocks_of_any_size(tmp_path, monkeypatch, codec, interval):
         (("string", "string", ["null", "string"]), [("u", "i", "2017-10-01"), ("u", "i", None)], None),
         (("string", "string", "string"), [("u", "i", "1506826800"), ("u", "i", "x")], "s"),
         (("null", "string", MICROS), [(None, "i", 5)] * 2, "us"),
+        (("string", ENUM, MICROS), [("u", "B", 5), ("u", "A", 6)], "us"),
+        ((["null", ENUM], "string", MICROS), [("A", "i", 5), (None, "i", 6)], "us"),
         (("string", "string", "null"), [("u", "i", None)] * 2, None),
     ],
 )  # fmt: skip
@@ -98,6 +101,8 @@ def test_other_fields_of_every_type_are_passed_over(tmp_path):
     [
         (("double", "string", MICROS), None, "'user' has type double"),
         (("string", ["null", "boolean"], MICROS), None, "'item' has type boolean"),
+        (("string", [ENUM, "string"], MICROS), None, "'item' has type enum or string"),
+        (("string", "string", ENUM), "s", "'timestamp' has type enum"),
         (("string", {"type": "bytes", "logicalType": "decimal", "precision": 3}, MICROS), None, "bytes (decimal)"),
         (("string", "string", "long"), None, "--time-format s, ms or us"),
         (("string", "string", "boolean"), "s", "'timestamp' has type boolean"),
