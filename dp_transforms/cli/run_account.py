@@ -1,5 +1,5 @@
-"""The account of a run in a ledger, if one is given: the run must fit before its log is looked at, its budget is
-reserved before anything is drawn, and it is finished when its report is published."""
+"""The account of a run in a ledger, if one is given: the run must fit, and its budget is reserved, before anything is
+drawn, and it is finished when its report is published."""
 
 from __future__ import annotations
 
