@@ -237,6 +237,6 @@ def test_the_sql_says_what_the_report_says(tmp_path):
     plan = Plan.for_hits(epsilon=2, delta=1e-9, schedule=schedule)
     write_report_file(tmp_path / "report.avro", ReportHeader.of_plan(plan, "run", "events"), reports)
     assert shh("show", "report.avro", "--output", "items.parquet", cwd=tmp_path).returncode == 0
-    text = (ROOT / "docs" / "other_languages.md").read_text().replace("'items.parquet'", f"'{tmp_path}/items.parquet'")
+    text = (ROOT / "docs" / "read_a_report.md").read_text().replace("'items.parquet'", f"'{tmp_path}/items.parquet'")
     (query,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
     assert duckdb.sql(query).fetchall() == [("a", 3, 35), ("c", 3, 45), ("b", 1, 5), ("d'; --", 1, 35)]
