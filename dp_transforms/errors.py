@@ -32,6 +32,11 @@ class InputError(UserError, ValueError):
         return " ".join(filter(None, (self.parameter, self.problem, self.remedy)))
 
 
+class LogError(UserError):
+    """The log alone is why it failed, with any noise. Of a run on this machine nothing was published then, and nobody
+    has seen what was drawn."""
+
+
 class StreamError(UserError, RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""
 

@@ -25,7 +25,7 @@ from dp_transforms.beam.runner_options import RESUMES, is_dry, is_on_dataflow, j
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import Options, Program, beam_words, check_shared, noise_key_of, user_errors
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.stream_job import PATHS, PROGRAM, check_source, make_absolute, stream_job
+from dp_transforms.cli.stream import PATHS, PROGRAM, check_source, make_absolute, stream_job
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.stores.kafka_client import is_topic

@@ -22,16 +22,14 @@ import apache_beam as beam
 import click
 
 from dp_transforms.beam.jobs import build_replay, run_to_end
-from dp_transforms.beam.replay_job import ReplayJob
 from dp_transforms.beam.runner_options import is_dry, is_on_dataflow, is_sent, job_name, runner_options
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import Options, Program, beam_words, check_shared, fields_of, noise_key_of, user_errors
-from dp_transforms.cli.output_file import is_taken
+from dp_transforms.cli.options import Options, Program, beam_words, check_shared, noise_key_of, user_errors
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.replay import PROGRAM, WORKERS_FILES, check_files, make_absolute
+from dp_transforms.cli.replay import PROGRAM, WORKERS_FILES, check_files, job_of, make_absolute
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
-from dp_transforms.logs import find_log_chunks
+from dp_transforms.stores.output_file import is_taken
 from dp_transforms.stores.remote_files import is_remote
 
 
@@ -45,19 +43,7 @@ def command(options: Options) -> None:
             check_shared(options, WORKERS_FILES, is_remote, "URLs such as gs://BUCKET/NAME")
         make_absolute(options)
         check_files(options, are_written=not is_dry(runner))
-        fields = fields_of(options)
-        job = ReplayJob(
-            chunks=find_log_chunks(options.logs, fields),
-            fields=fields,
-            plan=read_plan(options.plan_file),
-            noise_key=noise_key_of(options),
-            run_id=run_id,
-            stream=options.stream,
-            public_items=options.public_items,
-            output=options.output,
-            dead_letter=options.dead_letter,
-            allow_empty=options.allow_empty,
-        )
+        job = job_of(options, read_plan(options.plan_file), noise_key_of(options), run_id)
         pipeline = beam.Pipeline(options=runner)
         build_replay(pipeline, job)
     run_to_end(pipeline)

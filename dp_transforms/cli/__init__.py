@@ -2,16 +2,14 @@
 
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
 - plan, audit, show, explain, ledger, simulate: each is its command. What is shown: `dp_transforms.views`.
-- replay: its options, what they come to, and what is said of its result. replay_run: its runs, here or by a runner.
-- stream: its options, and its run. stream_job: what it reads and writes. stream_watch: watches a run to its end.
+- replay: its options, and what is said of its result. replay_run: its runs, here or by a runner.
+- stream: its options, and its run. stream_watch: watches a run to its end.
 - doctor: a look at a log. log_sample: some rows of it. log_fields: which field may be user, item, time.
 
 What several share:
 
-- options: what commands and pipelines/*.py are declared with, the options of several of them, and what is made of
-  them. plan_options: those of a plan.
-- run_account: what a ledger hears of a run. state_part: a part of one.
-- output_file: files that appear whole or not at all.
+- options: what commands and pipelines/*.py are declared with, and the options of several. plan_options: of a plan.
+- run_account: what a ledger hears of a run.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C, SIGTERM and SIGHUP end a command at once. operator_log: what a command says.
 """

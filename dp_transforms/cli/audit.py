@@ -22,10 +22,10 @@ from dp_transforms.audit.contributions import (
 from dp_transforms.audit.hits import HitsAudit, HitsClaim, Mechanism, audit_hits
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import Command, Options, option
-from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
+from dp_transforms.stores.output_file import check_output, write_output
 
 FORMAT_VERSION = 3
 _ROUNDING = 1e-12  # relative: of prices, which are sums of many terms
@@ -66,7 +66,7 @@ class Summary(NamedTuple):
     "audit",
     cls=Command,
     params=[
-        option(["--plan", "plan_file"], metavar="FILE", help="The plan to check, a file of `shh plan --output`."),
+        option(["--plan", "plan_file"], required=True, metavar="FILE", help="A file of `shh plan --output`."),
         option(["--output"], metavar="FILE", help="Also write all numbers here, as JSON."),
     ],
 )
@@ -78,8 +78,6 @@ def command(options: Options) -> None:
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-02-01 --output plan.json
     shh audit --plan plan.json --output audit.json
     """
-    if options.plan_file is None:
-        raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
     check_output(options.output)
     plan = read_plan(options.plan_file)
     with operator_console().status("reading the plan") as status:
@@ -95,7 +93,8 @@ def command(options: Options) -> None:
 
 def finish(plan: Plan, exact: Audit, output: str | None) -> None:
     """Prints and writes the result. Raises UserError if a claim does not hold."""
-    summary, broken = summary_of(plan, exact), "; ".join(exact.violations)
+    summary = _of_hits(plan, exact) if isinstance(exact, HitsAudit) else _of_contributions(plan, exact)
+    broken = "; ".join(exact.violations)
     if output is not None:
         record = {
             "format_version": FORMAT_VERSION,
@@ -120,10 +119,6 @@ def finish(plan: Plan, exact: Audit, output: str | None) -> None:
         click.echo(f"All numbers are in {output}.")
     if broken:
         raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {broken}.")
-
-
-def summary_of(plan: Plan, exact: Audit) -> Summary:
-    return _of_hits(plan, exact) if isinstance(exact, HitsAudit) else _of_contributions(plan, exact)
 
 
 def _table_of(plan: Plan, summary: Summary) -> Table:

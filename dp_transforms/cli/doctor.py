@@ -18,11 +18,11 @@ from dp_transforms.cli.log_fields import CLOCKS, EARLIEST, LATEST, WITH_PORTS, C
 from dp_transforms.cli.log_sample import sample_log, unpacked
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import FIELDS, Command, Options, fields_of, user_errors
-from dp_transforms.cli.output_file import free_report_name
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import format_of_log, read_log_chunk
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
+from dp_transforms.stores.output_file import free_report_name
 from dp_transforms.views.report_words import escape_text, label_text
 
 FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows, so do not publish it."

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from rich.console import Console
-    from rich.progress import Progress
 
 
 def tell(text: str) -> None:
@@ -76,29 +75,22 @@ def kept_streams() -> Iterator[_Kept]:
 
 
 def operator_console() -> Console:
-    """For what only a terminal has: `operator_progress`, and spinners where the time is not known."""
+    """For what only a terminal has: progress, and spinners where the time is not known."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
-def operator_progress() -> Progress:
-    """Bars with the time that is left, for what may take more than 3 s; gone at the end. Else rich would leave an empty
-    line where nobody looks."""
-    from rich import progress
-
-    console = operator_console()
-    return progress.Progress(
-        *progress.Progress.get_default_columns(), console=console, transient=True, disable=not console.is_terminal
-    )
-
-
 @contextlib.contextmanager
 def shown_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """While the block runs a terminal shows what is done, and how long it may take yet."""
-    if not operator_console().is_terminal:
+    """While the block runs a terminal shows what is done, and how long it may take yet, of what may take more than 3 s.
+    Gone at the end. Elsewhere rich would leave an empty line."""
+    console = operator_console()
+    if not console.is_terminal:
         yield lambda *_: None
         return
-    with operator_progress() as bars:
+    from rich import progress
+
+    with progress.Progress(*progress.Progress.get_default_columns(), console=console, transient=True) as bars:
         task = bars.add_task("")
         yield lambda what, over, of: bars.update(task, description=what, completed=over, total=of)

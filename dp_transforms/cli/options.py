@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.window_schedule import parse_duration, parse_utc
 from dp_transforms.stores.local_files import read_regular
+from dp_transforms.stores.output_file import check_output
 
 if TYPE_CHECKING:
     from apache_beam.utils.secret import GcpSecret
@@ -86,10 +86,7 @@ class Program(Command):
         """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the
         job."""
         try:
-            with self.make_context(self.name, list(words)) as context:
-                self.invoke(context)
-        except click.exceptions.Exit as end:  # of --help
-            sys.exit(end.exit_code)
+            self.main(list(words), prog_name=self.name, standalone_mode=False)
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)
@@ -157,11 +154,6 @@ class NothingFoundError(UserError):
     """There is nothing of what was asked for: nothing was written, and a replay has spent nothing."""
 
     exit_code = 4
-
-
-class LogError(UserError):
-    """The log alone is why it failed, with any noise. Of a run on this machine nothing was published then, and nobody
-    has seen what was drawn."""
 
 
 @contextlib.contextmanager

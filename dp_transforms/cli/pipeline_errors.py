@@ -11,8 +11,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 
-from dp_transforms.cli.options import LogError
-from dp_transforms.errors import InputError, UserError, reason_of_machine
+from dp_transforms.errors import InputError, LogError, UserError, reason_of_machine
 from dp_transforms.logs import EventFileError
 
 # Their messages contain no cell.
@@ -34,7 +33,7 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
 def _in_one_line(error: Exception, outcome: str) -> BaseException:
     text = str(error)
     message, is_of_worker = _WHILE_RUNNING.sub("", text), _OF_A_WORKER in text
-    if isinstance(error, EventFileError):
+    if isinstance(error, LogError):
         return LogError(message)
     if isinstance(error, UserError) and not is_of_worker:
         return error

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from dp_transforms.cli.options import Command, Options, option
-from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import PLAN, plan_from_options
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import REPLAY, USES
+from dp_transforms.stores.output_file import check_output, write_output
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
 

@@ -6,11 +6,12 @@ import contextlib
 import os
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
+from dp_transforms.beam.replay_job import ReplayJob
 from dp_transforms.checks import MAKE_A_KEY, check_names, time_zone
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import (
@@ -33,27 +34,28 @@ from dp_transforms.cli.options import (
     option,
     rare,
 )
-from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.plan_options import PLAN, plan_of_command
-from dp_transforms.cli.replay_run import ReplayRequest, run_whole
+from dp_transforms.cli.replay_run import run_part, run_whole
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.show import print_windows
-from dp_transforms.cli.state_part import check_state_file, run_part
 from dp_transforms.core import operator_counts as names
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.local.machine import SMALL_LOG_BYTES, bytes_of_files
 from dp_transforms.local.pool import start_fork_server
 from dp_transforms.logs import find_log_chunks
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.reports import read_report_file, report_format
 from dp_transforms.reports.trends import trends
+from dp_transforms.runs.state_part import check_state_file
+from dp_transforms.stores.output_file import check_output
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
 
-_AS_GIVEN = (
-    *("output", "dead_letter", "stream", "public_items", "allow_empty", "processes", "until"),
-)  # of the options: what a request has under the same name
+if TYPE_CHECKING:
+    import apache_beam as beam
+
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
 _STATE = "Take the range in parts, one after the other, for one budget: the file that one hands to the next."
@@ -121,29 +123,42 @@ def command(options: Options) -> None:
 
     Options of Beam may follow, such as --runner=FlinkRunner --flink_master=HOST:PORT (docs/engines.md).
     """
-    _check_rules(options)
+    runner, state = beam_words(), options.state and os.path.abspath(options.state)
+    _check_rules(options, has_runner=bool(runner))
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=click.get_current_context())
-    runner = beam_words()
     if runner:
-        _check_for_runner(options)
         make_absolute(options)
     elif bytes_of_files(options.logs) >= SMALL_LOG_BYTES:
         with contextlib.suppress(OSError):  # it is told when workers are started
             start_fork_server()  # which loads its libraries while the plan is made
-    account, request = RunAccount.of_options(options), _request(options)
+    check_names(stream=options.stream, run_id=options.run_id)
+    check_files(options, state, are_written=state is None)  # what exists may be of a part that was begun before
+    if state is not None:
+        check_state_file(state)
+    plan = plan_of_command(options, use := REPLAY if state is None else PARTS)
+    account, job = RunAccount.of_options(options), job_of(options, plan, options.noise_key_file, options.run_id or "")
+    if plan.contributions is not None and options.plan_file is None:
+        tell(why(plan, use))
     started = time.monotonic()
-    counts = run_whole(request, runner, account) if request.state is None else run_part(request, account)
-    if counts is None:
-        return
-    _print_counts(counts, time.monotonic() - started, request)
-    _print_report(request, options.time_zone)
+    if state is None:
+        counts: Counter[str] | None = run_whole(job, account, runner=runner, processes=options.processes)
+    else:
+        counts = run_part(job, account, state, until=options.until, processes=options.processes)
+    if counts is not None:
+        _print_counts(job, counts, time.monotonic() - started, "--start .. --end" if state is None else "this part")
+        _print_report(job, options.time_zone)
 
 
-def _check_rules(options: Options) -> None:
-    """Raises InputError for options that do not go together."""
+def _check_rules(options: Options, *, has_runner: bool) -> None:
+    """Raises UserError for options that do not go together."""
     remedy = "Give --state FILE, or declare another range with --end."
     check_together(options, "until", needs="state", remedy=remedy)
+    if has_runner and options.noise_key_file is None:
+        raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
+    for name in ("state", "processes"):
+        if has_runner and is_given(options, name):
+            raise InputError(name, "cannot be used with --runner: it is for a replay here.", "Leave one out.")
     one_key = "all parts of a run have one key, since users are recognised by it"
     check_together(options, "state", needs="noise_key_file", why=one_key, remedy=MAKE_A_KEY)
     check_account(options)
@@ -152,44 +167,12 @@ def _check_rules(options: Options) -> None:
         check_together(options, "run_id", excludes="noise_key_file", why=NAMED_WITH_KEY, remedy=remedy)
 
 
-def _check_for_runner(options: Options) -> None:
-    """Raises UserError for options that only a replay on this machine has, and without a key for workers."""
-    if options.noise_key_file is None:
-        raise UserError(f"--runner needs --noise-key-file: workers need one noise key. {MAKE_A_KEY}")
-    for name in ("state", "processes"):
-        if is_given(options, name):
-            raise InputError(name, "cannot be used with --runner: it is for a replay here.", "Leave one out.")
-
-
 def make_absolute(options: Options) -> None:
     """For workers, which have another current folder."""
     options.logs = tuple(map(full_name, options.logs))
     for name in WORKERS_FILES[1:]:
         if is_given(options, name):
             setattr(options, name, full_name(getattr(options, name)))
-
-
-def _request(options: Options) -> ReplayRequest:
-    """Finds all errors that can be known beforehand, before any budget is spent."""
-    is_part = options.state is not None
-    check_names(stream=options.stream, run_id=options.run_id)
-    check_files(options, options.state, are_written=not is_part)  # what exists may be of a part that was begun before
-    if is_part:
-        check_state_file(options.state)
-    plan = plan_of_command(options, use := PARTS if is_part else REPLAY)
-    fields = fields_of(options)
-    if plan.contributions is not None and options.plan_file is None:
-        tell(why(plan, use))
-    return ReplayRequest(
-        logs=options.logs,
-        chunks=find_log_chunks(options.logs, fields),
-        fields=fields,
-        plan=plan,
-        noise_key=options.noise_key_file,
-        run_id=options.run_id or "",
-        state=os.path.abspath(options.state) if is_part else None,
-        **{name: getattr(options, name) for name in _AS_GIVEN},
-    )
 
 
 def check_files(options: Options, state: str | None = None, *, are_written: bool = True) -> None:
@@ -205,14 +188,30 @@ def check_files(options: Options, state: str | None = None, *, are_written: bool
         check_output(getattr(options, name), flag(name))
 
 
-def _print_counts(counts: Counter[str], seconds: float, request: ReplayRequest) -> None:
+def job_of(options: Options, plan: Plan, noise_key: beam.Secret | str | None, run_id: str) -> ReplayJob:
+    """Of the command and the program. Looks for the log. Raises UserError."""
+    fields = fields_of(options)
+    return ReplayJob(
+        chunks=find_log_chunks(options.logs, fields),
+        fields=fields,
+        plan=plan,
+        noise_key=noise_key,
+        run_id=run_id,
+        stream=options.stream,
+        public_items=options.public_items,
+        output=options.output,
+        dead_letter=options.dead_letter,
+        allow_empty=options.allow_empty,
+    )
+
+
+def _print_counts(job: ReplayJob, counts: Counter[str], seconds: float, covered: str) -> None:
     """Prints on stderr: this is for the operator alone."""
-    covered = "--start .. --end" if request.state is None else "this part"
-    in_rounds = len(request.plan.units_of_rounds) > 1
+    in_rounds = len(job.plan.units_of_rounds) > 1
     beyond = "tests of a round beyond the user budget" if in_rounds else "contributions beyond --most-contributions"
     rows = counts[names.EVENTS_READ] + counts[names.EVENTS_REJECTED]
     parts = [f"{counts[names.EVENTS_OUTSIDE_RANGE]:,} outside {covered} skipped"]
-    if request.public_items:
+    if job.public_items:
         parts.append(f"{counts[names.EVENTS_OUTSIDE_DOMAIN]:,} of other items than --public-items skipped")
     if unpaid := counts[names.CONTRIBUTIONS_UNPAID]:
         parts.append(f"{unpaid:,} {beyond} of a user did not count")
@@ -223,14 +222,14 @@ def _print_counts(counts: Counter[str], seconds: float, request: ReplayRequest) 
     )
 
 
-def _print_report(request: ReplayRequest, zone: str | None) -> None:
+def _print_report(job: ReplayJob, zone: str | None) -> None:
     console = Console(highlight=False, markup=False)
-    console.print(request.plan.guarantee)
-    _, reports = read_report_file(request.output)
-    found = list(trends(request.plan, reports))
+    console.print(job.plan.guarantee)
+    _, reports = read_report_file(job.output)
+    found = list(trends(job.plan, reports))
     if latest := found[-_LATEST_WINDOWS:]:
-        print_windows(console, request.plan, latest, time_zone(zone or "UTC"), {}, max_items=_ITEMS_PER_WINDOW)
+        print_windows(console, job.plan, latest, time_zone(zone or "UTC"), {}, max_items=_ITEMS_PER_WINDOW)
     else:
-        click.echo(f"No window had an item held by enough users. {in_a_sentence(request.plan)}")
-    see = f"all of it, and its page: shh show {request.output} --html report.html"
-    click.echo(f"{counted(len(found), 'window')} with heavy items: {request.output}; {see}")
+        click.echo(f"No window had an item held by enough users. {in_a_sentence(job.plan)}")
+    see = f"all of it, and its page: shh show {job.output} --html report.html"
+    click.echo(f"{counted(len(found), 'window')} with heavy items: {job.output}; {see}")

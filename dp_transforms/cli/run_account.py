@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import LogError, Options
-from dp_transforms.errors import UserError
+from dp_transforms.cli.options import Options
+from dp_transforms.core.planned_run import fresh_run_id
+from dp_transforms.errors import LogError, UserError
 from dp_transforms.runs.records import PartRequest, Verdict
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class RunAccount:
     @classmethod
     def of_options(cls, options: Options) -> RunAccount:
         """options: of `options.ACCOUNT`. Raises UserError. Without a ledger no database library is loaded."""
-        if options.ledger is None or options.population is None:
+        if options.ledger is None:
             return cls()
         from dp_transforms.runs.ledger import Ledger
 
@@ -44,29 +45,35 @@ class RunAccount:
         the id of the run is never used for another log then, since that may be two answers for one price.
         """
         if self.ledger is None:
-            yield request.run.run_id
+            yield request.run.run_id or fresh_run_id()
             return
         verdict = self.ledger.reserve(request, self.caps)
-        tell_verdict(verdict)
+        tell(verdict.line)
+        run_id = verdict.run_id
+        end = f"To close this run: shh ledger --ledger FILE --end {run_id}"
         try:
-            with drawn(self.ledger, verdict, lambda error: is_private and isinstance(error, LogError)):
-                yield verdict.run_id
+            with drawn(self.ledger, verdict, lambda error: is_private and isinstance(error, LogError), end):
+                yield run_id
         except LogError:
             again = "is not for another log: its job publishes by itself, and may have done so."
             if is_private:
-                again = f"published nothing: for a mended log give --run-id {verdict.run_id}, without --noise-key-file."
+                again = f"published nothing: for a mended log give --run-id {run_id}, without --noise-key-file."
             tell(f"The run stays charged, and {again}")
             raise
-        end = f"To close this run: shh ledger --ledger FILE --end {verdict.run_id}"
-        with said_to_be_published("what was released", end):
-            self.ledger.finish(verdict)
 
 
 @contextlib.contextmanager
-def drawn(ledger: Ledger, verdict: Verdict, is_forgotten: Callable[[BaseException], bool]) -> Iterator[None]:
-    """Runs the block, in which a part is drawn and published, between a start record and, if it fails, its failure.
+def drawn(
+    ledger: Ledger,
+    verdict: Verdict,
+    is_forgotten: Callable[[BaseException], bool],
+    remedy: str,
+    left: Callable[[], str] = str,
+) -> Iterator[None]:
+    """Runs the block, in which a part is drawn and published, between its start record and its end or failure.
 
-    is_forgotten: whether by this error nothing of it was published, and whatever its noise was (`Ledger.fail`).
+    is_forgotten: whether by this error nothing of it was published, and whatever its noise was (`Ledger.fail`). remedy:
+    what to do where the ledger cannot be told that it is published. left: the fingerprint of the state that it leaves.
     """
     try:
         ledger.start(verdict)
@@ -77,20 +84,10 @@ def drawn(ledger: Ledger, verdict: Verdict, is_forgotten: Callable[[BaseExceptio
         except UserError as failure:  # said beside why the part failed
             tell(f"The ledger could not be told that the run failed, and shows it as running: {failure}")
         raise
-
-
-@contextlib.contextmanager
-def said_to_be_published(what: str, remedy: str) -> Iterator[None]:
-    """Runs the block, in which a ledger is told the end of a part. Raises UserError."""
     try:
-        yield
+        ledger.finish(verdict, left())
     except UserError as error:
         raise UserError(
-            f"{what} is published, and valid. Only its end is not in the ledger: {error} Do not begin it as a new run,"
-            f" which pays. {remedy}"
+            f"what was released is published, and valid. Only its end is not in the ledger: {error} Do not begin it as"
+            f" a new run, which pays. {remedy}"
         ) from None
-
-
-def tell_verdict(verdict: Verdict) -> None:
-    if line := verdict.line:
-        tell(f"{line[:1].upper()}{line[1:]}")

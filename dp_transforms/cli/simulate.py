@@ -6,26 +6,26 @@ generator. Nothing here is private, and nothing private may use it.
 
 from __future__ import annotations
 
-import dataclasses
+import pathlib
 import shlex
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import click
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
 
-from dp_transforms.cli.operator_log import operator_progress
+from dp_transforms.cli.operator_log import shown_progress
 from dp_transforms.cli.options import Command, Options, option
-from dp_transforms.cli.output_file import check_output, free_report_name, write_output
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.stores.output_file import check_output, free_report_name, write_output
 
 _HOUR, _DAY = 3600.0, 86_400.0
 _BLOCK_ROWS = 500_000  # of a row group of a Parquet log
-_CSV_ROWS = 1 << 16  # at once
 _SLICES_PER_DAY = 96
 _RISE_SECONDS = 0.75 * _HOUR
 _LIFE_IN_DECAYS = 8.0  # a story is forgotten after this many times its decay
@@ -33,27 +33,24 @@ _LONGEST_DECAY = 18 * _HOUR
 # Weight of all persistent items together, and of the back catalogue of every story, in parts of all events.
 _PERSISTENT_SHARE, _CATALOGUE_SHARE = 0.12, 0.18
 _START_SECONDS = 1_767_225_600  # 2026-01-01
-_EVENTS_PER_USER = 10
-_ENDINGS = (".parquet", ".csv")
 _SCHEMA = pa.schema([("user", pa.string()), ("item", pa.string()), ("timestamp", pa.timestamp("us", "UTC"))])
 
 _Int64s = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
 
-@dataclasses.dataclass(frozen=True)
-class LogPlan:
+class LogPlan(NamedTuple):
     """What is simulated. items: stories and persistent pages together. events: 0 for ten of each user."""
 
-    users: int = 25_000
-    items: int = 3_000
-    days: int = 4
-    seed: int = 1
+    users: int
+    items: int
+    days: int
+    seed: int
     events: int = 0
 
     @property
     def total(self) -> int:
-        return self.events or _EVENTS_PER_USER * self.users
+        return self.events or 10 * self.users
 
     @property
     def end_seconds(self) -> int:
@@ -149,22 +146,14 @@ def _user_ids(users: int, random: np.random.Generator) -> pa.StringArray:
     return pa.array((f"u{number:0{digits}x}" for number in numbers), pa.string(), size=users)
 
 
-_OPTIONS = {
-    "users": (1, 10**8, "Number of users. Ten times as many events are written."),
-    "items": (1, 10**7, "Number of items."),
-    "days": (1, 36_600, "Length of the log, in days."),
-    "seed": (0, 2**63 - 1, "Seed of all random numbers: the same options give the same log."),
-}
-
-
 @click.command(
     "simulate",
     cls=Command,
     params=[
-        *(
-            option([f"--{name}"], type=click.IntRange(low, high), default=getattr(LogPlan, name), help=text)
-            for name, (low, high, text) in _OPTIONS.items()
-        ),
+        option(["--users"], type=click.IntRange(1, 10**8), default=25_000, help="Users, with ten events each."),
+        option(["--items"], type=click.IntRange(1, 10**7), default=3_000, help="Number of items."),
+        option(["--days"], type=click.IntRange(1, 36_600), default=4, help="Length of the log, in days."),
+        option(["--seed"], type=click.IntRange(0, 2**63 - 1), default=1, help="Of all random numbers."),
         option(["--output"], required=True, metavar="FILE", help="The log: .parquet or .csv; it must not exist."),
     ],
 )
@@ -175,10 +164,11 @@ def command(options: Options) -> None:
     by day than by night; few users come often, and many rarely. The same options give the same events.
     """
     plan, output = LogPlan(options.users, options.items, options.days, options.seed), options.output
-    if not output.lower().endswith(_ENDINGS):
-        raise UserError(f"the ending of {output!r} is not a known format. Use {' or '.join(_ENDINGS)}.")
+    write = {".parquet": write_parquet, ".csv": _write_csv}.get(pathlib.Path(output).suffix.lower())
+    if write is None:
+        raise UserError(f"the ending of {output!r} is not a known format. Use .parquet or .csv.")
     check_output(output)
-    write_output(output, lambda file: (_write_csv if output.lower().endswith(".csv") else write_parquet)(file, plan))
+    write_output(output, lambda file: write(file, plan))
     start, end = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (_START_SECONDS, plan.end_seconds))
     click.echo(f"Wrote {plan.total:,} events of up to {plan.users:,} users to {output}. Replay it with:")
     log = shlex.quote(f"./{output}" if output.startswith("-") else output)
@@ -186,29 +176,27 @@ def command(options: Options) -> None:
     click.echo(f"  shh replay {log} --start {start} --end {end} {budget}")
 
 
-def _batches(plan: LogPlan) -> Iterator[pa.RecordBatch]:
+def _shown_batches(plan: LogPlan) -> Iterator[pa.RecordBatch]:
     """The log, with progress on the terminal."""
-    with operator_progress() as bars:
-        task = bars.add_task("simulating", total=plan.total)
+    done = 0
+    with shown_progress() as show:
         for batch in simulate_log(plan):
             yield batch
-            bars.advance(task, len(batch))
+            show("simulating", done := done + len(batch), plan.total)
 
 
 def write_parquet(file: BinaryIO, plan: LogPlan) -> None:
     import pyarrow.parquet as pq
 
     with pq.ParquetWriter(file, _SCHEMA, compression="zstd", coerce_timestamps="us") as writer:
-        for batch in _batches(plan):
+        for batch in _shown_batches(plan):
             writer.write_batch(batch)
 
 
 def _write_csv(file: BinaryIO, plan: LogPlan) -> None:
     """No cell of a simulated log needs quoting."""
     file.write(b"user,item,timestamp\n")
-    for batch in _batches(plan):
-        for begin in range(0, len(batch), _CSV_ROWS):
-            users, items, moments = batch.slice(begin, _CSV_ROWS).columns
-            times = pc.strftime(moments.cast(pa.timestamp("ms", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
-            lines = pc.binary_join_element_wise(users, items, times, ",")
-            file.write("".join(f"{line}\n" for line in lines.to_pylist()).encode())
+    for batch in _shown_batches(plan):
+        times = pc.strftime(batch["timestamp"].cast(pa.timestamp("ms", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
+        cells = pa.record_batch([batch["user"], batch["item"], times], names=_SCHEMA.names)
+        csv.write_csv(cells, file, csv.WriteOptions(include_header=False, quoting_style="none"))

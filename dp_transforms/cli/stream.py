@@ -1,7 +1,8 @@
 """``shh stream``: from a live stream to private reports, window by window, in this process or on a runner of Beam.
 
-Builds the pipeline that pipelines/live_stream.py builds, runs it, and watches its reports. With a ledger it pays for
-its whole run when it starts, once for all its restarts. Errors that can be known beforehand are found before that.
+Builds the pipeline that pipelines/live_stream.py builds, by the same options, runs it, and watches its reports. With a
+ledger it pays for its whole run when it starts, once for all its restarts. Errors that can be known beforehand are
+found before that.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import (
     ACCOUNT,
+    DURATION,
     FIELDS,
     NAMED_WITH_KEY,
     NOISE_KEY,
+    OF_PROGRAMS,
     PLAN_FILE,
     STREAM_NAME,
     TITLES,
@@ -43,6 +46,7 @@ from dp_transforms.cli.options import (
     check_account,
     check_page,
     check_together,
+    fields_of,
     option,
     rare,
     read_titles,
@@ -51,17 +55,21 @@ from dp_transforms.cli.options import (
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.plan_options import PLAN, plan_of_command
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.stream_job import DEAD_LETTER, OUTPUT, READS, check_source, make_absolute, stream_job
 from dp_transforms.cli.stream_watch import StreamPage, StreamWatch
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import InputError, UserError
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_topic
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_progress import ARRIVAL, EVENT, StreamClock
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import STREAM
+from dp_transforms.reports import ReportFolder
 from dp_transforms.reports.report_folder import check_same_run
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.records import PartRequest
-from dp_transforms.stores.kafka_client import is_topic
+from dp_transforms.stores.kafka_client import TOPIC, is_topic, topic_of
 from dp_transforms.stores.local_files import check_folder
-from dp_transforms.stores.remote_files import is_remote
+from dp_transforms.stores.remote_files import UrlError, is_remote
 
 _NOTHING_STARTED = "nothing was started"
 _IN_PROCESS = (
@@ -70,6 +78,37 @@ _IN_PROCESS = (
     " again. --runner=PrismRunner shows each window as it closes; --runner=FlinkRunner also goes on after a crash"
     " (docs/engines.md)."
 )
+_PRODUCER = "producer"
+PATHS = ("input", "output", "kafka_config", "dead_letter", "noise_key_file", "stop_file")
+_CLOCK = (
+    "arrival, or event for history. What closes windows: the log's own clock; that of producers, none of them a user;"
+    " times of events."
+)
+_KAFKA = "Settings of the Kafka client, NAME=VALUE a line; a file that every worker has."
+_LATENESS = "How long after its end a window accepts events."
+_OUT_OF_ORDER = "By how much the clock of a partition may run back."
+_IDLE = "Then a partition with nothing new keeps no window open."
+_PARTITIONS = "Of a topic, to resume a run after others were added: the first N."
+_READS = (
+    option(["--input"], required=True, metavar="FOLDER|URL", help=f"A folder that grows, or {TOPIC}."),
+    rare(["--kafka-config"], metavar="FILE", help=_KAFKA),
+    option(["--clock"], type=click.Choice((ARRIVAL, _PRODUCER, EVENT)), default=ARRIVAL, metavar="CLOCK", help=_CLOCK),
+    rare(["--allowed-lateness"], type=DURATION, default="1m", help=_LATENESS),
+    rare(["--out-of-order"], type=DURATION, default="10s", help=_OUT_OF_ORDER),
+    rare(["--idle-timeout"], type=DURATION, default="1m", help=_IDLE),
+)
+_OUTPUT = option(["--output"], required=True, metavar="FOLDER|URL", help="Where reports go: a folder, or its URL.")
+_DEAD_LETTER = option(["--dead-letter"], metavar="FOLDER", help="Lists of records that cannot be read.")
+PROGRAM = [
+    *_READS,
+    _OUTPUT,
+    _DEAD_LETTER,
+    option(["--run-id"], metavar="NAME", help="The run to resume from its state, with --savepoint_path or --update."),
+    option(["--stop-file"], metavar="FILE", help="When it is there, what has come counts, and all windows close."),
+    option(["--partitions"], type=click.IntRange(min=1), metavar="N", help=_PARTITIONS),
+    *OF_PROGRAMS,
+]
+"""The options of pipelines/live_stream.py."""
 
 
 @click.command(
@@ -77,17 +116,17 @@ _IN_PROCESS = (
     cls=Command,
     takes_runner=True,
     params=[
-        *READS,
+        *_READS,
         *FIELDS,
         PLAN_FILE,
         *PLAN,
         *ACCOUNT,
         NOISE_KEY,
         rare(["--run-id"], metavar="NAME", help="To resume a run, or with --ledger."),
-        OUTPUT,
+        _OUTPUT,
         option(["--html"], metavar="FILE.html", help="A page, anew at each window."),
         TITLES,
-        DEAD_LETTER,
+        _DEAD_LETTER,
         STREAM_NAME,
         option(["--once"], is_flag=True, help="Read what is there now, and end. All windows close."),
         VERBOSE,
@@ -114,21 +153,22 @@ def command(options: Options) -> None:
     run_id = options.run_id or fresh_run_id()
     with user_errors(ValueError):
         runner = runner_options(words, job_name=job_name(options.stream, run_id), streaming=True)
+        is_here, can_resume = workers_are_here(runner), recovers(runner)
         if is_on_dataflow(runner):
             raise UserError("a job on Dataflow is built by pipelines/live_stream.py (runners/dataflow).")
-        _check_places(options, is_here=workers_are_here(runner))
+        _check_places(options, is_here=is_here)
         plan = plan_of_command(options, STREAM)
         if plan.rounds is not None:
             raise UserError(
                 "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
                 " again. Make one with `shh plan stream`."
             )
-        key = None if options.noise_key_file is None else KeyFile(options.noise_key_file)
-        if key and (workers_are_here(runner) or os.path.exists(key.path)):  # else a mount of the workers, who check it
+        key = options.noise_key_file and KeyFile(options.noise_key_file)
+        if key and (is_here or os.path.exists(key.path)):  # else a mount of the workers, who check it
             key.get_secret_bytes()
-        stop_file = stop_file_of(options.output, is_here=workers_are_here(runner))
+        stop_file = stop_file_of(options.output, is_here=is_here)
         job = stream_job(options, plan, key, run_id, stop_file)
-        _check_new_or_resumed(job, is_resumed=is_resumed, can_resume=recovers(runner))
+        _check_new_or_resumed(job, is_resumed=is_resumed, can_resume=can_resume)
     has_stop = stop_file is not None and os.path.lexists(stop_file)
     if has_stop and not is_resumed:  # a run that is resumed goes on to drain
         raise UserError(f"the stop file {stop_file} exists, so the run would end at once. Remove it.")
@@ -137,7 +177,7 @@ def command(options: Options) -> None:
     page = None
     if options.html is not None:
         page = StreamPage(options.html, job, time_zone(options.time_zone or "UTC"), read_titles(options.titles))
-    watch, account = StreamWatch(job, recovers=recovers(runner), page=page), RunAccount.of_options(options)
+    account = RunAccount.of_options(options)
     with Unwinding():  # engines are stopped in order
         with errors_in_one_line(_NOTHING_STARTED):
             quiet_workers()
@@ -147,11 +187,94 @@ def command(options: Options) -> None:
         with account.whole(_account_of(job, account.population, is_resumed=is_resumed), is_private=False):
             if is_local(runner):
                 tell(_IN_PROCESS)
-            keep = " Keep this name and the noise key: both are needed to resume it." if recovers(runner) else ""
-            tell(f"Run {run_id}.{keep}")
+            tell(f"Run {run_id}.{' Keep this name and the noise key: both are needed to resume it.' * can_resume}")
             with errors_in_one_line(_NOTHING_STARTED):
                 running = RunningPipeline(pipeline)
+            watch = StreamWatch(job, recovers=can_resume, page=page)
             watch.to_the_end(running, drains=options.once or has_stop)
+
+
+def make_absolute(options: Options) -> None:
+    """Of the command and the program: places by names that do not depend on the current folder, which is another one
+    for workers. Raises InputError for a URL in the place of a path, and for options that are not for these places."""
+    if options.clock == _PRODUCER and not is_topic(options.input):
+        raise InputError("clock", f"{_PRODUCER} needs a topic as --input.", f"Use {ARRIVAL}.")
+    if not is_topic(options.input) and options.kafka_config is not None:
+        raise InputError("kafka_config", "needs a topic as --input.", "Leave it out.")
+    if is_topic(options.input) and options.csv_separator is not None:
+        raise InputError("csv_separator", "needs a folder as --input: it is for files.", "Leave it out.")
+    for name in PATHS:
+        path = vars(options).get(name)
+        if path is None or (name == "input" and is_topic(path)):
+            continue
+        if name == "output":
+            with user_errors(UrlError, prefix="--output: "):
+                if is_remote(path):
+                    continue
+        if "://" in path:
+            raise InputError(name, "must be a path, got a URL.", "Mount what it names, and give the path of that.")
+        setattr(options, name, os.path.abspath(path))
+
+
+def stream_job(
+    options: Options,
+    plan: Plan,
+    noise_key: beam.Secret | str | None,
+    run_id: str,
+    stop_file: str | None = None,
+    partitions: int | None = None,
+) -> StreamJob:
+    """Of the command and the program. partitions: as `KafkaTopic.first_partitions`. Nothing is asked. Raises ValueError
+    and UserError."""
+    sink = ReportFolder(options.output)
+    if options.dead_letter and not is_remote(sink.path):
+        one, other = os.path.realpath(options.dead_letter), os.path.realpath(sink.path)
+        if one == other or one.startswith(other + os.sep):
+            raise UserError(
+                "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
+            )
+    source: LogFolder | KafkaTopic
+    if is_topic(options.input):
+        with user_errors(ValueError, prefix="--input "):
+            servers, topic = topic_of(options.input)
+        source = KafkaTopic(
+            servers,
+            topic,
+            fields_of(options),
+            client_config_file=options.kafka_config,
+            append_times_only=options.clock == ARRIVAL,
+            first_partitions=partitions,
+        )
+        shown_within = None  # of another log nothing is known: the idle timeout
+    else:
+        # A folder is read in its order only if it shows each file within this time: a drain need not wait longer.
+        source = LogFolder(options.input, fields_of(options))
+        shown_within = min(source.settle_seconds, float(options.idle_timeout))
+    clock = StreamClock(
+        kind=EVENT if options.clock == EVENT else ARRIVAL,
+        allowed_lateness_seconds=options.allowed_lateness,
+        out_of_order_seconds=options.out_of_order,
+        idle_timeout_seconds=options.idle_timeout,
+        shown_within_seconds=shown_within,
+    )
+    return StreamJob(
+        source=source,
+        clock=clock,
+        plan=plan,
+        noise_key=noise_key,
+        run_id=run_id,
+        stream=options.stream,
+        public_items=options.public_items,
+        sink=sink,
+        dead_letter=options.dead_letter,
+        stop_file=stop_file,
+    )
+
+
+def check_source(job: StreamJob) -> None:
+    """Asks the broker who sets the times of records. Raises StreamError."""
+    if isinstance(job.source, KafkaTopic):
+        check_topic(job.source, job.clock)
 
 
 def _account_of(job: StreamJob, population: str, *, is_resumed: bool) -> PartRequest:

@@ -7,7 +7,6 @@ depend on the data and are not covered by the guarantee (docs/deploy.md, what to
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime
 import math
@@ -21,13 +20,13 @@ import click
 
 from dp_transforms.beam.jobs import RunningPipeline, StreamJob, watch
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.output_file import write_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import encode_report
 from dp_transforms.reports.report_records import RunEnded
+from dp_transforms.stores.output_file import write_output
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import counted, ended_words
 
@@ -156,34 +155,29 @@ class StreamPage:
     def __init__(self, path: str, job: StreamJob, zone: datetime.tzinfo, titles: Mapping[str, str]) -> None:
         self._path, self._zone, self._titles = path, zone, titles
         self._header, self._horizon = job.header, job.plan.schedule.horizon
-        self._newest: collections.deque[WindowReport] = collections.deque()
-        self._earlier = 0  # windows before the newest
-        self._said: tuple[int, RunEnded | None] | None = None  # by the page: windows, and the end
+        self._newest: list[WindowReport] = []
+        self._earlier, self._was_tried = 0, False  # windows before the newest
 
     def update(self, reports: list[WindowReport], ended: RunEnded | None) -> None:
         """reports: none that came before. A page that cannot be written ends no run; the next window tries again."""
-        self._newest.extend(reports)
-        while len(self._newest) > 1 and (len(self._newest) > _MOST_WINDOWS or self._items() > _MOST_ITEMS):
-            self._newest.popleft()
-            self._earlier += 1
-        before, self._said = self._said, (self._earlier + len(self._newest), ended)
-        if before == self._said:
+        if self._was_tried and not reports and ended is None:
             return
+        self._was_tried = True
+        self._newest += reports
+        while len(self._newest) > 1 and (len(self._newest) > _MOST_WINDOWS or self._items() > _MOST_ITEMS):
+            del self._newest[0]
+            self._earlier += 1
+        state = ended_words(ended, self._horizon) if ended else "The run goes on: further windows may follow."
+        if self._earlier:
+            state = f"{counted(self._earlier, 'earlier window')} with heavy items: shh show --html has all. {state}"
         try:
-            write_output(self._path, self._page(ended), replaces=True)
+            page = report_page(self._header, self._newest, self._zone, self._titles, state, goes_on=ended is None)
+            write_output(self._path, page, replaces=True)
         except UserError as error:
             tell(f"Warning: --html: {error} The run goes on, and the next window tries again.")
 
     def _items(self) -> int:
         return sum(len(report.heavy_hitters) for report in self._newest)
-
-    def _page(self, ended: RunEnded | None) -> str:
-        state = "The run goes on: further windows may follow."
-        if ended is not None:
-            state = ended_words(ended, self._horizon)
-        if self._earlier:
-            state = f"{counted(self._earlier, 'earlier window')} with heavy items: shh show --html has all. {state}"
-        return report_page(self._header, self._newest, self._zone, self._titles, state, goes_on=ended is None)
 
 
 @contextlib.contextmanager

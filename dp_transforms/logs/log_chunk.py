@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dp_transforms.checks import on_one_line, time_zone
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.errors import InputError, UserError
+from dp_transforms.errors import InputError, LogError
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
@@ -35,7 +35,7 @@ _NO_CHOICE: dict[str, Any] = {"csv_line_ends_in_cells": False, "facets": (), "st
 TimeReading = tuple[str | None, str | None, str | None]  # unit, form and zone, see `times.parse_times`
 
 
-class EventFileError(UserError, ValueError):
+class EventFileError(LogError, ValueError):
     """A log that cannot be read. One line that says why and gives the remedy. It never contains a cell."""
 
     def __init__(self, path: str, problem: str) -> None:

@@ -10,6 +10,7 @@ state file: what each user has left, and what is followed.
     ledger_file    SQLite: transactions on records, and which process has a part
     ledger         Ledger: reserve, start, publishing, finish; what is left, and what is wrong
     state_file     the state: a sealed container, written once by each part; StoredPart, for workers; one at a time
+    state_part     a part, from the first look at its state to the new one in its place
     fingerprints   the noise key in its file; fingerprints of it and of the files of a log; the key that seals states
 
 Guarantee: what a range publishes that is taken in parts has the law of what it publishes in one part

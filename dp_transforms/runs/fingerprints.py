@@ -20,13 +20,9 @@ _MAX_KEY_BYTES = 1 << 16
 _LEAST_DIFFERENT_BYTES = 8  # of 32 random bytes, one key in 10^33 has fewer; of 32 random hex digits, one in 10^7
 
 
-def read_key_file(path: str, fingerprint: str | None = None) -> bytes:
-    """fingerprint: of the key of a run that is taken in parts (`key_fingerprint`); None: any key.
-
-    Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random, and
-    StateError if it holds another key than that of the run. A pipe is refused: it can be read only once, and every
-    worker needs the key.
-    """
+def read_key_file(path: str) -> bytes:
+    """Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random. A pipe is
+    refused: it can be read only once, and every worker needs the key."""
     try:
         with open_regular(path) as file:
             if mode := mode_for_others(file):
@@ -39,11 +35,6 @@ def read_key_file(path: str, fingerprint: str | None = None) -> bytes:
     if not MIN_KEY_BYTES <= len(secret) <= _MAX_KEY_BYTES or len(set(secret)) < _LEAST_DIFFERENT_BYTES:
         raise ValueError(
             f"the noise key file {path} must hold {MIN_KEY_BYTES} to {_MAX_KEY_BYTES} random bytes. {MAKE_A_KEY}"
-        )
-    if fingerprint is not None and key_fingerprint(secret) != fingerprint:
-        raise StateError(
-            f"the noise key file {path} holds another key than that of the run. Put the key of the run back, for all"
-            " workers, and give the same command again."
         )
     return secret
 

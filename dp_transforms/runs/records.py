@@ -249,8 +249,8 @@ class Verdict:
         of = f"of the {amount(balance.max_epsilon)} that users of *{balance.population.name}* may ever lose"
         left = f"{amount(balance.left_epsilon, down=True)} is left"
         if self.takes.epsilon:
-            return f"this run takes {amount(from_epsilon_units(self.takes.epsilon))} {of}; {left}."
-        return f"this part is of a run that has paid, and takes nothing more; {of} {left}."
+            return f"This run takes {amount(from_epsilon_units(self.takes.epsilon))} {of}; {left}."
+        return f"This part is of a run that has paid, and takes nothing more; {of} {left}."
 
 
 def amount(value: Decimal, *, down: bool = False) -> str:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from typing import NamedTuple
 
 import pytest
 
@@ -35,74 +34,53 @@ COMMANDS = {
 }
 
 
-class Ended(NamedTuple):
-    moment: float
-    stop: signal.Signals
-    code: int
-    stderr_text: str
-    left: set[str]
-
-
 def stopped(folder, words, moment, stop):
-    """Runs the command in a new folder, and sends the signal so many seconds after its first line."""
+    """Runs the command in a new folder, and sends the signal so many seconds after its first line. Returns its exit
+    code, stderr, and the names of what it left."""
     folder.mkdir()
     write_log(folder / "log.parquet")
     (folder / "logs").mkdir()
     (folder / "logs" / "a.jsonl").write_text(json.dumps({"user": "u", "item": "i", "timestamp": "2026-01-01"}) + "\n")
-    process = subprocess.Popen(
-        [sys.executable, "-c", STARTING, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.read(1) == "."
-    time.sleep(moment)
-    process.send_signal(stop)
-    try:
-        _, stderr_text = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    left = {path.name for path in folder.iterdir()} - {"log.parquet", "logs"}
-    return Ended(moment, stop, process.returncode, stderr_text, left)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command, environment = [sys.executable, "-c", STARTING, *words], {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
+        assert process.stdout.read(1) == "."
+        time.sleep(moment)
+        process.send_signal(stop)
+        try:
+            _, said = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
+    return process.returncode, said, {path.name for path in folder.iterdir()} - {"log.parquet", "logs"}
 
 
-def came_before_the_first_line(ended):
-    """Python was still loading the entrance, modules that import nothing else of ours: no handler was there yet."""
-    modules = set(re.findall(r"/dp_transforms/(?:cli/)?(\w+(?:/\w+)*)\.py", ended.stderr_text))
-    return modules <= {"__init__", "main", "exit_signals"} and (
-        ended.code < 0 or "KeyboardInterrupt" in ended.stderr_text
-    )
-
-
-def came_too_late(ended):
-    """The command was done, or had begun to drain as it says that it does."""
-    return ended.code == 0 and "Traceback" not in ended.stderr_text
+def is_stopped_in_time(code, said):
+    """Not before the first line, while Python was still loading the entrance, modules that import nothing else of ours:
+    no handler was there yet. And not too late: the command was done, or had begun to drain as it says that it does."""
+    modules = set(re.findall(r"/dp_transforms/(?:cli/)?(\w+(?:/\w+)*)\.py", said))
+    is_early = modules <= {"__init__", "main", "exit_signals"} and (code < 0 or "KeyboardInterrupt" in said)
+    return not is_early and not (code == 0 and "Traceback" not in said)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_at_any_moment_is_one_line(tmp_path, command):
     first = list(COMMANDS).index(command) / len(COMMANDS)
-    moments = [SECONDS * (number + first) / MOMENTS for number in range(MOMENTS)]
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         runs = [
-            pool.submit(stopped, tmp_path / str(number), COMMANDS[command], moment, stop)
-            for number, (moment, stop) in enumerate(zip(moments, itertools.cycle(STOPS), strict=False))
+            (
+                stop,
+                pool.submit(
+                    stopped, tmp_path / str(number), COMMANDS[command], SECONDS * (number + first) / MOMENTS, stop
+                ),
+            )
+            for number, stop in zip(range(MOMENTS), itertools.cycle(STOPS), strict=False)
         ]
-        everything = [run.result() for run in runs]
-    ours = [ended for ended in everything if not came_before_the_first_line(ended) and not came_too_late(ended)]
+    ours = [(stop, *run.result()) for stop, run in runs if is_stopped_in_time(*run.result()[:2])]
     assert len(ours) >= 2  # a third of `plan` is over by then
-    # Before its last line a stream may have said what it runs.
-    wrong = [
-        ended
-        for ended in ours
-        if (ended.code, ended.left - {"plan.json"}) != (128 + ended.stop, set())  # a plan is written first
-        or ended.stderr_text.splitlines()[-1:] != ["shh: stopped."]
-        or "Traceback" in ended.stderr_text
-    ]
-    assert not wrong, f"{len(wrong)} of {len(ours)}: {wrong[0]}"
+    for stop, code, said, left in ours:
+        assert (code, left - {"plan.json"}) == (128 + stop, set()), said  # a plan is written first
+        assert said.splitlines()[-1:] == ["shh: stopped."]  # a stream may have said before what it runs
+        assert "Traceback" not in said
 
 
 PROGRAM = """
@@ -134,15 +112,13 @@ SWALLOWING = f"""
 
 def signalled(program, *stops):
     """Exit code, stdout and stderr of a program that gets these signals, each once it has said something."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    said = ""
-    for stop in stops:
-        said += process.stdout.readline()
-        process.send_signal(stop)
-    rest, stderr_text = process.communicate(timeout=PATIENCE_SECONDS)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
+        said = ""
+        for stop in stops:
+            said += process.stdout.readline()
+            process.send_signal(stop)
+        rest, stderr_text = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, said + rest, stderr_text
 
 

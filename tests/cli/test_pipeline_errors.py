@@ -8,9 +8,8 @@ import pytest
 from apache_beam.runners.worker import log_handler, sdk_worker
 
 from dp_transforms.cli import replay_run
-from dp_transforms.cli.options import LogError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
-from dp_transforms.errors import InputError, UserError
+from dp_transforms.errors import InputError, LogError, UserError
 from dp_transforms.local.pool import faults_of_steps
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import write_log

@@ -21,7 +21,7 @@ from tests.helpers.stored_states import FOLDER, PLANS, go_on
 # Killed when the report has its name, and the state has not.
 KILLED_THEN = """
 import os, signal
-from dp_transforms.cli import state_part
+from dp_transforms.runs import state_part
 publish = state_part.write_output
 def and_die(*arguments):
     publish(*arguments)

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from dp_transforms.cli.options import LogError, Options
+from dp_transforms.cli.options import Options
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.errors import UserError
+from dp_transforms.errors import LogError, UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.ledger import Ledger

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.cli.replay_run import ReplayRequest
+from dp_transforms.beam.replay_job import ReplayJob
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -51,11 +51,10 @@ def replay_request(
     run_id: str = "run-1",
     fields: EventFields | None = None,
     **asked: Any,
-) -> ReplayRequest:
-    """asked: further fields of `ReplayRequest`."""
+) -> ReplayJob:
+    """asked: further fields of `ReplayJob`."""
     fields = fields or EventFields()
-    return ReplayRequest(
-        logs=(str(log),),
+    return ReplayJob(
         chunks=find_log_chunks([str(log)], fields),
         fields=fields,
         plan=plan,

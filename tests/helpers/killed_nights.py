@@ -17,22 +17,19 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from dp_transforms.cli.options import LogError
-from dp_transforms.cli.output_file import output_draft
-from dp_transforms.cli.replay_run import ReplayRequest
-from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import StatePart, open_part
-from dp_transforms.core.state_chunks import Kind, hit_bound_chunk
+from dp_transforms.cli.run_account import drawn
+from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_chunk
 from dp_transforms.core.window_report import ABOVE, HeavyHitter
-from dp_transforms.logs import EventFields
+from dp_transforms.errors import LogError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.files import report_file_bytes
-from dp_transforms.runs.fingerprints import input_fingerprint, input_key, sealing_key
+from dp_transforms.runs.fingerprints import input_fingerprint, input_key
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.records import Part, VerdictKind
-from dp_transforms.runs.state_file import StateFile, hold_state, write_state
+from dp_transforms.runs.records import Part
+from dp_transforms.runs.state_file import StateFile, hold_state
+from dp_transforms.runs.state_part import StatePart, open_part
 from tests.helpers.report_samples import HEADER, HOUR, START, report
 from tests.helpers.small_runs import SECRET, key_file
 
@@ -40,7 +37,7 @@ WINDOWS = 90
 DAY = 86_400
 PLAN = Plan.for_hits(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY))
 CAPS = (400, "1e-3")
-OURS = ("cli/state_part.py", "cli/run_account.py", "killed_nights.py", "stores/local_files.py")
+OURS = ("runs/state_part.py", "cli/run_account.py", "killed_nights.py", "stores/local_files.py")
 OURS += ("runs/ledger.py", "runs/ledger_file.py", "runs/state_file.py")
 _READERS = {"__init__", "_read", "open_regular", "<genexpr>", "all", "get", "_is_there"}
 _READERS |= {"remove_dead_drafts", "mode_for_others", "_errors", "_quoted"}
@@ -119,26 +116,26 @@ class NightFolder:
     def take(self, end: int, log: str = "a", *, is_bad: bool = False) -> str:
         """The command of a night that ends before this window. Raises UserError, or StateError."""
         state = str(self.folder / "run.state")
-        request = ReplayRequest(
-            logs=(),
-            chunks=(),
-            fields=EventFields(),
-            plan=PLAN,
-            noise_key=str(self.folder / "noise.key"),
-            output=str(self.folder / f"{end}.jsonl"),
-            state=state,
-            until=end * DAY,
-        )
-        account = RunAccount(self.ledger, "news", CAPS) if self.has_ledger else RunAccount()
         with hold_state(state):
-            part = open_part(request, self.read(log), account, lambda kind: None)
-            if part.verdict.kind == VerdictKind.DONE:
-                return part.verdict.kind
-            with part.taken():
-                if part.is_drawn and not is_bad:
+            part = open_part(
+                PLAN,
+                state,
+                until=end * DAY,
+                log=self.read(log),
+                output=str(self.folder / f"{end}.jsonl"),
+                secret=SECRET,
+                ledger=self.ledger if self.has_ledger else None,
+                caps=CAPS if self.has_ledger else None,
+                population="news" if self.has_ledger else "",
+                stream="events",
+                user_field="user",
+                item_field="item",
+            )
+            if not part.is_done:
+                with drawn(part.ledger, part.verdict, part.forget, "Again.", lambda: part.left):
+                    if is_bad or not part.is_drawn:
+                        self._draw(part, log, is_bad)
                     part.publish()
-                else:
-                    self._draw(part, log, is_bad)
         return str(part.verdict.kind)
 
     def begun(self) -> tuple[int, str] | None:
@@ -168,18 +165,15 @@ class NightFolder:
 
     def _draw(self, part: StatePart, log: str, is_bad: bool) -> None:
         windows, run_id = range(part.part.first_window, part.part.end_window), part.verdict.run_id
-        drawn = [
+        found = [
             report(window, HeavyHitter(answer(run_id, part.run_part.draws_as, window, log), ABOVE, None), spent=1.0)
             for window in windows
         ]
-        with output_draft(part.path) as folder:
-            header = dataclasses.replace(HEADER, run_id=run_id)
-            (folder / "report").write_bytes(report_file_bytes(header, drawn, "json"))
-            cells = [(Kind.HIT_BOUND, 0, hit_bound_chunk(windows.stop))]
-            write_state(folder / "state", part.header_after, cells, sealing_key(SECRET))
-            if is_bad:
-                raise LogError("the log is bad.")
-            part.publish(folder)
+        header = dataclasses.replace(HEADER, run_id=run_id)
+        data = report_file_bytes(header, found, "json")
+        if is_bad:
+            raise LogError("the log is bad.")
+        part.seal(data, [pack_chunk(Kind.HIT_BOUND, 0, hit_bound_chunk(windows.stop))])
 
     def published(self) -> dict[tuple[str, int], set[str]]:
         """What was ever to be read: for each run id and window all answers."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from unittest import mock
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.cli import state_part
+from dp_transforms.runs import state_part
 from tests.helpers.modes import plan_in_rounds
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file

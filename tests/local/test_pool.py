@@ -18,11 +18,11 @@ import pytest
 
 from dp_transforms import Plan
 from dp_transforms.cli import replay_run
-from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.errors import UserError
+from dp_transforms.errors import LogError, UserError
 from dp_transforms.local import pool
 from dp_transforms.local.pool import BlobStore, ProcessPool, ThisProcess
+from dp_transforms.local.replay import LocalReplay
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.stores.remote_files import RemoteFileError
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
@@ -168,7 +168,7 @@ def test_an_error_of_a_step_is_not_told_as_one_of_starting():
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_error_of_a_library_in_a_step_shows_no_word_of_it(request_of, workers, monkeypatch, number):
     workers(number, ALL_IN_MEMORY)
-    monkeypatch.setattr(replay_run, "_noise_key", lambda *_: b"short")
+    monkeypatch.setattr(replay_run, "_key_of_file", lambda *_: b"short")
     with pytest.raises(UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published") as error:
         run_replay(request_of("report.jsonl"))
     assert "32 bytes" not in str(error.value)
@@ -176,15 +176,15 @@ def test_an_error_of_a_library_in_a_step_shows_no_word_of_it(request_of, workers
 
 def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, tmp_path, monkeypatch):
     """Nothing of it is published, nor the list of rows that cannot be read."""
-    replay = replay_run._replay
+    take = LocalReplay.take
 
-    def replay_and_write(*arguments):
-        made = replay(*arguments)
+    def take_and_write(*arguments):
+        made = take(*arguments)
         with (tmp_path / "log" / "bad.jsonl").open("a") as file:
             file.write("one more\n")
         return made
 
-    monkeypatch.setattr(replay_run, "_replay", replay_and_write)
+    monkeypatch.setattr(LocalReplay, "take", take_and_write)
     with pytest.raises(LogError, match=r"bad\.jsonl: it was changed while it was read"):
         run_replay(request_of("report.jsonl"))
     assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}

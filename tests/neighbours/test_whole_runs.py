@@ -88,7 +88,7 @@ BUDGET = [
 def replay(folder: pathlib.Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Any]]:
     """Exit code and reports of `shh replay` in this process. The key is kept, and the id of the run is the same: no
     user may choose both, so the test takes the place of what draws ids."""
-    monkeypatch.setattr("dp_transforms.cli.replay_run.fresh_run_id", lambda: "7")
+    monkeypatch.setattr("dp_transforms.cli.run_account.fresh_run_id", lambda: "7")
     monkeypatch.setattr("dp_transforms.cli.replay_run.MOST_REJECTED", 1)
     output = folder.parent / f"{folder.name}.jsonl"
     try:

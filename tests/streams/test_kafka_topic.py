@@ -8,8 +8,7 @@ import types
 import pytest
 
 from dp_transforms.cli.options import Options
-from dp_transforms.cli.stream import command
-from dp_transforms.cli.stream_job import stream_job
+from dp_transforms.cli.stream import command, stream_job
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic

@@ -24,9 +24,10 @@ from dp_transforms import (
     WriteReportStream,
     read_report,
 )
-from dp_transforms.cli import replay, state_part
+from dp_transforms.cli import replay
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.core import operator_counts as names
+from dp_transforms.runs import state_part
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh
@@ -113,7 +114,7 @@ def _parts(run: Run) -> Left:
         with mock.patch.object(replay, "_print_counts") as told, nonce:
             done = shh(*words, cwd=run.folder)
         assert done.returncode == 0, done.stderr
-        for name, number in _told(told.call_args.args[0]).items():
+        for name, number in _told(told.call_args.args[1]).items():
             counts[f"night {night}, {name}"] = number
     reports = [window for output in outputs for window in read_report(output).windows]
     files = b"".join(output.read_bytes() for output in outputs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
@@ -46,15 +45,6 @@ def check_output(output: Path | None, option: str = "--output", *, replaces: boo
                 return
         if not is_there:
             check_writable(os.fspath(output))
-
-
-@contextlib.contextmanager
-def output_draft(output: Path) -> Iterator[pathlib.Path]:
-    """While the block runs, a folder in which the output takes shape (`dp_transforms.stores.local_files`)."""
-    with contextlib.ExitStack() as stack:
-        with write_errors(output):
-            folder = stack.enter_context(draft_of(output))
-        yield folder.absolute()
 
 
 def write_output(

@@ -7,17 +7,15 @@ import signal
 
 import pytest
 
-from dp_transforms.cli import state_part
+from dp_transforms.cli.replay_run import run_part
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_part import run_part
 from dp_transforms.errors import UserError
+from dp_transforms.runs import state_part
 from dp_transforms.runs.ledger import Ledger
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.killed_nights import NightFolder, in_a_process
 from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.small_runs import SECRET, key_file
-
-OTHER_KEY = bytes(range(100, 164))
+from tests.helpers.small_runs import key_file
 
 
 class Watched(NightFolder):
@@ -125,22 +123,6 @@ def test_a_part_that_failed_is_forgotten_if_its_log_alone_was_the_reason(nights)
     assert nights.leftovers() == []
 
 
-@pytest.mark.parametrize("has_drawn", [False, True])
-def test_a_part_that_cannot_start_is_forgotten_unless_it_may_have_drawn_before(nights, monkeypatch, has_drawn):
-    def refuse(*_):
-        raise UserError("start is refused.")
-
-    if has_drawn:
-        nights.refused(1, is_full=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "start", refuse)
-        assert nights.refused(1) == "start is refused."
-    assert len(nights.nonces) == has_drawn
-    if has_drawn:
-        assert "has another input" in nights.refused(1, "b")
-    nights.take(1, "a" if has_drawn else "b")
-
-
 def test_a_part_that_was_killed_before_it_could_be_read_may_be_forgotten(nights):
     """Also what it has drawn, which nobody has read."""
     nights.killed_at("ledger.publishing", 1, before=True)
@@ -182,15 +164,6 @@ def test_another_version_never_draws_what_was_begun(nights, another_version):
 # --- Noise of its own
 
 
-def test_a_part_has_a_nonce_which_whoever_resumes_it_reads(nights):
-    for end in (1, 2):
-        nights.refused(end, is_full=True)
-        nights.refused(end, is_full=True)
-        assert nights.take(end) == "resumes"
-    assert [len(set(nights.nonces[:3])), len(set(nights.nonces[3:])), len(set(nights.nonces))] == [1, 1, 2]
-    assert {len(nonce) for nonce in nights.nonces} == {32}
-
-
 # --- Files that were exchanged
 
 
@@ -220,48 +193,13 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):
     nights.take(2)
 
 
-@pytest.fixture
-def key_is_exchanged(tmp_path, monkeypatch):
-    """As soon as a part has started."""
-    start = Ledger.start
-
-    def rotated(self, verdict):
-        start(self, verdict)
-        key_file(tmp_path, OTHER_KEY)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "start", rotated)
-        yield
-
-
-@pytest.mark.usefixtures("key_is_exchanged")
-def test_a_part_whose_key_is_exchanged_before_it_is_published_publishes_nothing(nights):
-    assert "another key than that of the run" in nights.refused(1)
-    assert not nights.published()
-    key_file(nights.folder, SECRET)
-
-
-@pytest.fixture
-def request_of_part(tmp_path):
-    """What a real command is asked for: one part, of all windows."""
-    log = write_crowded_log(tmp_path / "log", 600, 30)
-    key, state = key_file(tmp_path), str(tmp_path / "run.state")
-    return replay_request(log, looks_plan_of(SCHEDULE), tmp_path / "report.jsonl", key, run_id="", state=state)
-
-
-@pytest.mark.usefixtures("key_is_exchanged")
-def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part, tmp_path):
-    with pytest.raises(UserError, match="another key than that of the run"):
-        run_part(request_of_part, RunAccount())
-    assert not (tmp_path / "report.jsonl").exists()
-    assert not (tmp_path / "run.state").exists()
-
-
-def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(request_of_part, tmp_path):
+def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(tmp_path):
     """Half of the new file would be read, and all of it would be fingerprinted."""
+    log = write_crowded_log(tmp_path / "log", 600, 30)
+    job = replay_request(log, looks_plan_of(SCHEDULE), tmp_path / "report.jsonl", key_file(tmp_path), run_id="")
     first, other, _ = sorted((tmp_path / "log").iterdir())
     first.write_bytes(other.read_bytes())
-    with pytest.raises(UserError, match="was changed while it was looked at"):
-        run_part(request_of_part, RunAccount())
+    with pytest.raises(UserError, match="was changed while it was read"):
+        run_part(job, RunAccount(), str(tmp_path / "run.state"))
     assert not (tmp_path / "run.state").exists()
     assert not (tmp_path / "run.state.ledger").exists()
