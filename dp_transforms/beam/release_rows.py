@@ -21,8 +21,7 @@ from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import Length, Moment, WindowSchedule, format_utc
 from dp_transforms.reports.report_records import in_file_order
-from dp_transforms.stores.local_files import read_regular
-from dp_transforms.stores.remote_files import is_remote, read_stored
+from dp_transforms.stores.files import read_file
 
 _MOST_PLAN_BYTES = 1 << 20
 _WAYS = "Give plan=PATH, a file of `shh plan --output`, or epsilon, delta, start, end and window."
@@ -144,7 +143,7 @@ def _number(value: Any) -> Any:
 def _read(path: str | os.PathLike[str]) -> Plan:
     name = os.fspath(path)
     try:
-        return Plan.from_json((read_stored if is_remote(name) else read_regular)(name, _MOST_PLAN_BYTES))
+        return Plan.from_json(read_file(name, _MOST_PLAN_BYTES))
     except OSError as error:
         raise ValueError(f"plan: {name} cannot be read: {error.strerror}. {_WAYS}") from None
     except ValueError as error:

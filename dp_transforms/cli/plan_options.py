@@ -23,8 +23,8 @@ from dp_transforms.plan.calibration import DEFAULT_MAX_ITEMS_PER_USER, DEFAULT_M
 from dp_transforms.plan.plan import CHARGES, HITS, Plan, plan_for
 from dp_transforms.plan.rounds import REPLAY
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stores.local_files import read_regular
-from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
+from dp_transforms.stores.files import read_file
+from dp_transforms.stores.remote_files import UrlError
 
 _MOST_PLAN_BYTES = 1 << 20
 _HITS = {counts: DEFAULT_HITS[COUNTS if counts else NAMES] for counts in (False, True)}
@@ -99,7 +99,7 @@ def plan_from_options(options: Options, use: str = REPLAY) -> Plan:
 def read_plan(path: str) -> Plan:
     """The plan in a file of ``shh plan --output``, checked again. Raises UserError."""
     try:
-        text = (read_stored if is_remote(path) else read_regular)(path, _MOST_PLAN_BYTES)
+        text = read_file(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
             raise ValueError("it has more than 1 MB, so it is not a plan. Write one with `shh plan --output`.")
         plan = Plan.from_json(text)

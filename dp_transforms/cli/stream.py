@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pathlib
 import secrets
 import tempfile
 
@@ -68,7 +69,6 @@ from dp_transforms.reports.report_folder import check_same_run
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.records import PartRequest
 from dp_transforms.stores.kafka_client import TOPIC, is_topic, topic_of
-from dp_transforms.stores.local_files import check_folder
 from dp_transforms.stores.remote_files import UrlError, is_remote
 
 _NOTHING_STARTED = "nothing was started"
@@ -316,8 +316,10 @@ def _check_places(options: Options, *, is_here: bool) -> None:
     output = None if is_remote(options.output) else options.output
     for name, folder in (("--output ", output), ("--dead-letter ", options.dead_letter)):
         if folder is not None and is_here:
-            with user_errors(ValueError, prefix=name):
-                check_folder(folder)
+            place = pathlib.Path(folder).absolute()
+            there = next(each for each in (place, *place.parents) if each.exists())
+            if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+                raise UserError(f"{name}{folder} cannot be written. Name a folder that can, or a new one.")
     if not is_topic(options.input) and is_here and not os.path.isdir(options.input):
         raise UserError(f"--input {options.input} is not a folder. Make it, or name another one.")
 

@@ -28,8 +28,7 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.noise_table import Inversion
 from dp_transforms.core.randomness import BlockFunction, IdKeys
 from dp_transforms.plan.plan import Plan
-from dp_transforms.stores.local_files import read_regular
-from dp_transforms.stores.remote_files import full_name, is_remote, read_stored
+from dp_transforms.stores.files import full_name, read_file
 
 MOST_DOMAIN_ITEMS = 10_000_000
 MOST_DOMAIN_BYTES = 1 << 29
@@ -103,8 +102,7 @@ class PublicItems:
     def read(cls, path: str | os.PathLike[str]) -> PublicItems:
         """`of_text` of a local regular file, or of a URL. Raises ValueError also for a file that cannot be read."""
         try:
-            read = read_stored if is_remote(path) else read_regular
-            return cls.of_text(read(os.fspath(path), MOST_DOMAIN_BYTES), os.fspath(path))
+            return cls.of_text(read_file(path, MOST_DOMAIN_BYTES), os.fspath(path))
         except OSError as error:
             raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
 

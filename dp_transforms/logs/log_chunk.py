@@ -19,7 +19,7 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.errors import InputError, LogError
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
+from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, StoredReader
 
 TIME_UNITS = ("s", "ms", "us", "iso")
 CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
@@ -228,7 +228,7 @@ def opened_log(path: str, stored: StoredFile | None, ahead: int = SEQUENTIAL_BYT
 
     ahead: so many bytes of a stored file are fetched at once.
     """
-    source = None if stored is None else open_stored(stored, ahead=ahead)
+    source = None if stored is None else StoredReader(stored, ahead)
     file = pa.OSFile(os.fsencode(path), "rb") if source is None else pa.PythonFile(source, mode="r")
     try:
         yield file

@@ -18,16 +18,9 @@ from dp_transforms.reports.report_records import (
     read_json_lines,
     write_json_lines,
 )
-from dp_transforms.stores.local_files import Path, open_regular, write_whole
-from dp_transforms.stores.remote_files import (
-    RemoteFileError,
-    UrlError,
-    is_remote,
-    look_at,
-    open_stored,
-    put_new,
-    put_over,
-)
+from dp_transforms.stores.files import open_file, write_file
+from dp_transforms.stores.local_files import Path
+from dp_transforms.stores.remote_files import RemoteFileError, UrlError
 
 _ENDINGS = {".avro": "avro", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _ENDINGS_OF_TABLES = (".parquet", ".pq", ".csv")
@@ -76,22 +69,14 @@ def write_report_file(path: Path, header: ReportHeader, reports: Iterable[Window
 def put_whole(path: Path, content: bytes) -> None:
     """A new file, at a path or a URL, which appears whole or not at all. Raises FileExistsError if the name is taken,
     even at the same moment, and other OSErrors."""
-    if is_remote(path):
-        put_new(os.fspath(path), content)
-    else:
-        write_whole(path, lambda handle: handle.write(content))
+    write_file(path, lambda handle: handle.write(content))
 
 
 def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
     """The header and the reports of a local file or a URL. Every record is checked. Raises ReportFileError."""
     is_avro = report_format(path) == "avro"
-    handle: BinaryIO
     try:  # a parser may raise anything, with words that hold some of the file
-        if is_remote(path):
-            handle = io.BufferedReader(open_stored(look_at(os.fspath(path))))
-        else:
-            handle = open_regular(path)
-        with handle:
+        with open_file(path) as handle:
             if is_avro:
                 from dp_transforms.reports import avro
 
@@ -137,11 +122,6 @@ def replace_whole(
     shown_name: the name of the output for errors; None: path. Raises ReportFileError.
     """
     try:
-        if is_remote(path):
-            content = io.BytesIO()
-            write(content)
-            put_over(path, content)
-        else:
-            write_whole(path, write, mode=mode, may_replace=True)
+        write_file(path, write, replaces=True, mode=mode)
     except OSError as error:
         raise write_error(shown_name or path, error) from None

@@ -40,8 +40,9 @@ from dp_transforms.reports.report_records import (
     decode_json,
     in_file_order,
 )
-from dp_transforms.stores.local_files import read_regular, sync_folder
-from dp_transforms.stores.remote_files import RemoteFileError, exists, is_remote, list_beginning, read_stored
+from dp_transforms.stores.files import exists, read_file
+from dp_transforms.stores.local_files import sync_folder
+from dp_transforms.stores.remote_files import RemoteFileError, is_remote, list_beginning
 
 # Header, reports and end of a run. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
@@ -128,8 +129,7 @@ class ReportFolder:
         place = self.place(_ENDED)
         if not exists(place):
             return None
-        read = read_stored if is_remote(place) else read_regular
-        found = decode_json(read(place, _MAX_ENDED_BYTES), _EndedFile, _MAX_ENDED_BYTES)
+        found = decode_json(read_file(place, _MAX_ENDED_BYTES), _EndedFile, _MAX_ENDED_BYTES)
         return checked_ended(msgspec.structs.astuple(found.ended))
 
     def put_first(self, name: str, content: bytes) -> None:

@@ -13,7 +13,7 @@ from dp_transforms.checks import MAKE_A_KEY, on_one_line
 from dp_transforms.core.randomness import MIN_KEY_BYTES, derive_key
 from dp_transforms.runs.records import StateError
 from dp_transforms.stores.local_files import mode_for_others, open_regular
-from dp_transforms.stores.remote_files import StoredFile, open_stored
+from dp_transforms.stores.remote_files import StoredFile, StoredReader
 
 _PIECE_BYTES = 1 << 20
 _MAX_KEY_BYTES = 1 << 16
@@ -82,7 +82,7 @@ def input_fingerprint(
 def _digest(path: str, read_as: str, stored: StoredFile | None) -> bytes:
     content = hashlib.sha256(read_as.encode() + b"\n")
     try:
-        with cast(BinaryIO, open_stored(stored)) if stored else open_regular(path) as file:
+        with cast(BinaryIO, StoredReader(stored)) if stored else open_regular(path) as file:
             while piece := file.read(_PIECE_BYTES):
                 content.update(piece)
     except OSError as error:

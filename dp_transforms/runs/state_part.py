@@ -34,9 +34,10 @@ from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.ledger import Caps, Ledger
 from dp_transforms.runs.records import Part, PartRequest, RunRefusedError, StateError, Verdict, VerdictKind
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_next_state
-from dp_transforms.stores.local_files import draft_of, new_on_disk, read_regular, sync_folder
+from dp_transforms.stores.files import full_name
+from dp_transforms.stores.local_files import new_on_disk, read_regular, sync_folder
 from dp_transforms.stores.output_file import check_output, write_errors, write_output
-from dp_transforms.stores.remote_files import full_name, is_remote
+from dp_transforms.stores.remote_files import is_remote
 
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
 
@@ -123,13 +124,18 @@ class StatePart:
         UserError also if the ledger cannot be told."""
         key, header = sealing_key(self.secret), StateHeader(self.verdict.run_id, self.part.end_window, self.population)
         with write_errors(self.path):
-            with draft_of(self.path) as draft:
+            draft = self.folder.with_suffix(".drawing")
+            shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+            draft.mkdir(0o700)
+            try:
                 with new_on_disk(draft / "report") as file:
                     file.write(report)
                 write_next_state(draft / "state", header, self.run_part, handed_over, self.plan.followed_for, key)
                 sync_folder(draft / "state")
                 self.clean()
                 os.rename(draft, self.folder)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
             sync_folder(self.folder)
         self.ledger.publishing(self.verdict, StateFile(self.folder / "state").fingerprint)
 

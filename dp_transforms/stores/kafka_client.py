@@ -43,47 +43,34 @@ def import_confluent_kafka() -> Any:
     return confluent_kafka
 
 
-def read_client_config_file(path: str) -> dict[str, str]:
-    """Settings from a properties file: ``key=value`` by line, ``#`` and ``!`` begin comments.
-
-    Raises StreamError; no value is in its message.
-    """
-    try:
-        text = read_regular(path, _MAX_FILE_BYTES).decode()
-    except (OSError, ValueError):
-        raise StreamError(
-            f"{on_one_line(path)}: the file of Kafka client settings cannot be read. Put a regular file there, on every"
-            " worker."
-        ) from None
-    if len(text) > _MAX_FILE_BYTES:
-        raise StreamError(f"{on_one_line(path)}: the file of Kafka client settings has more than 1 MB.")
-    settings = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith(("#", "!")):
-            continue
-        key, equals, value = stripped.partition("=")
-        if not equals or not key.strip():
-            raise StreamError(f"{on_one_line(path)}: line {number} is not a setting. Write key=value.")
-        settings[key.strip()] = value.strip()
-    return settings
-
-
 def client_settings(
-    bootstrap_servers: str,
-    config_file: str | None,
-    own: Mapping[str, object],
-    defaults: Mapping[str, object] = types.MappingProxyType({}),
+    bootstrap_servers: str, config_file: str | None, own: Mapping[str, object], defaults: Mapping[str, object]
 ) -> dict[str, object]:
-    """All settings of a client. The file is read now, on the machine that connects. ``own`` settings win, and
-    ``defaults`` give way."""
-    from_file = read_client_config_file(config_file) if config_file is not None else {}
-    reserved = sorted(set(from_file) & set(own))
-    if reserved and config_file is not None:
+    """All settings of a client. The file is read now, on the machine that connects: ``key=value`` by line, ``#`` and
+    ``!`` begin comments. ``own`` settings win over it, and ``defaults`` give way. Raises StreamError, without a value.
+    """
+    from_file = {} if config_file is None else _read_config_file(config_file)
+    if reserved := sorted(from_file.keys() & own.keys()):
         raise StreamError(
-            f"{on_one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
+            f"{on_one_line(str(config_file))}: the settings {', '.join(reserved)} are set by the command. Leave them"
+            " out."
         )
     return {**defaults, **from_file, "bootstrap.servers": bootstrap_servers, **own}
+
+
+def _read_config_file(path: str) -> dict[str, str]:
+    try:
+        content = read_regular(path, _MAX_FILE_BYTES)
+        lines = [line.strip() for line in content.decode().splitlines()]
+        settings = [line.partition("=") for line in lines if line and line[0] not in "#!"]
+        if len(content) > _MAX_FILE_BYTES or not all(key and equals for key, equals, _ in settings):
+            raise ValueError
+    except (OSError, ValueError):
+        raise StreamError(
+            f"{on_one_line(path)}: the file of Kafka client settings cannot be read. Put a regular file of at most 1 MB"
+            " there, on every worker, with a key=value in each line."
+        ) from None
+    return {key.strip(): value.strip() for key, _, value in settings}
 
 
 def silent_logger() -> logging.Logger:
@@ -99,11 +86,11 @@ def make_client(
     kind: str,
     bootstrap_servers: str,
     config_file: str | None,
-    own: Mapping[str, object],
+    own: Mapping[str, object] = types.MappingProxyType({}),
     defaults: Mapping[str, object] = types.MappingProxyType({}),
 ) -> Any:
-    """kind: Consumer or admin.AdminClient. Others: as of `client_settings`. Raises StreamError, also for
-    settings that the client refuses: it names the setting, never its value."""
+    """kind: Consumer or admin.AdminClient. Others: as of `client_settings`. Raises StreamError, also for settings that
+    the client refuses: it names the setting, never its value."""
     kafka = import_confluent_kafka()
     settings = client_settings(bootstrap_servers, config_file, own, defaults)
     try:

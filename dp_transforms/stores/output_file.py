@@ -1,6 +1,6 @@
 """How all commands write files: each appears whole or not at all, and not over one that exists.
 
-An output is a path or a URL (`dp_transforms.stores.remote_files`).
+An output is a path or a URL (`dp_transforms.stores.files`).
 """
 
 from __future__ import annotations
@@ -8,22 +8,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from dp_transforms.checks import is_utf8
 from dp_transforms.errors import UserError
-from dp_transforms.stores.local_files import Path, draft_of, is_replaceable, write_whole
-from dp_transforms.stores.remote_files import (
-    RemoteFileError,
-    UrlError,
-    check_writable,
-    exists,
-    is_remote,
-    put_new,
-    put_over,
-)
+from dp_transforms.stores.files import check_writable, exists, write_file
+from dp_transforms.stores.local_files import Path, is_replaceable
+from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote
 
 
 def check_output(output: Path | None, option: str = "--output", *, replaces: bool = False) -> None:
@@ -40,11 +32,7 @@ def check_output(output: Path | None, option: str = "--output", *, replaces: boo
         is_url, is_there = is_remote(output), exists(output)
         if is_there and not (replaces and (is_url or is_replaceable(output))):
             raise FileExistsError
-        if not is_url:
-            with draft_of(output):
-                return
-        if not is_there:
-            check_writable(os.fspath(output))
+        check_writable(output)
 
 
 def write_output(
@@ -61,12 +49,7 @@ def write_output(
         )
 
     with write_errors(output):
-        if is_remote(output):
-            with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
-                write(file)
-                (put_over if replaces else put_new)(os.fspath(output), file)
-        else:
-            write_whole(output, write, mode=mode, may_replace=replaces)
+        write_file(output, write, replaces=replaces, mode=mode)
 
 
 @contextlib.contextmanager

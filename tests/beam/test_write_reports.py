@@ -17,7 +17,6 @@ from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.files import replace_whole
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.stores.local_files import publish
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 
 HOUR = 3_600_000_000
@@ -132,8 +131,6 @@ def test_rejected_rows_are_sorted_lines_for_their_owner_alone_from_the_first_byt
         os.umask(before)
     assert lines_of(path) == LINES
     assert [*modes, path.stat().st_mode & 0o777] == [0o600, 0o600]
-    publish(path, tmp_path / "published.jsonl")
-    assert (tmp_path / "published.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def write_folder(path, rejected, flags=()):

@@ -13,7 +13,7 @@ from dp_transforms import Plan, WindowSchedule, replay
 from dp_transforms.cli.options import OF_PROGRAMS, Options, Program, fields_of
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.reports import read_report_file
-from dp_transforms.stores import remote_files
+from dp_transforms.stores import files, remote_files
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
@@ -156,7 +156,7 @@ def test_a_log_in_which_nothing_counts_gives_a_report_only_where_that_is_asked_f
         (["log.parquet", "--noise-key-file", "open.key"], "chmod"),
         (["numbers.parquet"], "--time-format"),
         (["broken.parquet"], "broken.parquet"),
-        (["ftp://b/log.csv"], "a URL must begin with one of s3://BUCKET, gs:"),
+        (["ftp://b/log.csv"], "a URL must begin with s3://BUCKET, gs:"),
         (["log.parquet", "--direct_num_workers=2"], "--direct_num_workers is an option of Beam, and needs --runner."),
         (["log.parquet", "--runner=FlinkRunner"], "--runner needs --noise-key-file: workers need one noise key."),
         (
@@ -249,8 +249,8 @@ def test_several_item_fields_give_the_bytes_of_a_log_that_was_joined_beforehand(
 def test_all_files_of_a_replay_may_be_in_a_store(s3, bucket, tmp_path):
     """A real S3 server. What another wrote meanwhile is not replaced."""
     write_log(tmp_path / "log.parquet")
-    remote_files.put_new(f"{bucket}/logs/a.parquet", (tmp_path / "log.parquet").read_bytes())
-    remote_files.put_new(f"{bucket}/logs/b.jsonl", b'{"user": "u", "item": "light", "timestamp": 7.5}\n')
+    remote_files.put(f"{bucket}/logs/a.parquet", (tmp_path / "log.parquet").read_bytes())
+    remote_files.put(f"{bucket}/logs/b.jsonl", b'{"user": "u", "item": "light", "timestamp": 7.5}\n')
     assert shh("plan", *BUDGET, "--output", f"{bucket}/plan.json", cwd=tmp_path).returncode == 0
     outputs = ["--output", f"{bucket}/r/a.avro", "--dead-letter", f"{bucket}/r/bad.jsonl"]
     words = ["replay", f"{bucket}/logs", "--plan", f"{bucket}/plan.json"]
@@ -259,7 +259,7 @@ def test_all_files_of_a_replay_may_be_in_a_store(s3, bucket, tmp_path):
     assert result.returncode == 0, result.stderr
     assert items(f"{bucket}/r/a.avro") == EXPECTED
     assert "heavy-5" in shh("show", f"{bucket}/r/a.avro", cwd=tmp_path).stdout
-    (line,) = remote_files.read_stored(f"{bucket}/r/bad.jsonl", 1000).splitlines()
+    (line,) = files.read_file(f"{bucket}/r/bad.jsonl", 1000).splitlines()
     assert json.loads(line)["file"] == f"{bucket}/logs/b.jsonl"
     assert [one.condition for one in s3.requests if one.method == "PUT" and "/." not in one.path] == ["*", "*"]
     assert f"--output {bucket}/r/a.avro exists and is never overwritten" in error_line(
@@ -268,11 +268,11 @@ def test_all_files_of_a_replay_may_be_in_a_store(s3, bucket, tmp_path):
 
     def write():
         s3.before_read = None
-        remote_files.put_new(f"{bucket}/b.avro", b"of another")
+        remote_files.put(f"{bucket}/b.avro", b"of another")
 
     s3.before_read = write
     failed = shh(*words, "--output", f"{bucket}/b.avro", cwd=tmp_path)
     assert "exists and is never overwritten" in error_line(failed)
-    assert remote_files.read_stored(f"{bucket}/b.avro", 100) == b"of another"
+    assert files.read_file(f"{bucket}/b.avro", 100) == b"of another"
     absent = shh("replay", "s3://absent-bucket/a.csv", *BUDGET, "--output", "a.avro", cwd=tmp_path)
-    assert "there is no such bucket" in error_line(absent)
+    assert "status 404: check the name" in error_line(absent)

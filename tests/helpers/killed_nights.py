@@ -40,7 +40,7 @@ CAPS = (400, "1e-3")
 OURS = ("runs/state_part.py", "cli/run_account.py", "killed_nights.py", "stores/local_files.py")
 OURS += ("runs/ledger.py", "runs/ledger_file.py", "runs/state_file.py")
 _READERS = {"__init__", "_read", "open_regular", "<genexpr>", "all", "get", "_is_there"}
-_READERS |= {"remove_dead_drafts", "mode_for_others", "_errors", "_quoted"}
+_READERS |= {"mode_for_others", "_errors", "_quoted"}
 
 
 @functools.cache

@@ -32,27 +32,21 @@ class S3Server:
     """endpoint: its URL. requests: all since `forget`. cut_after: the next answers to ranged reads end after so many
     bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read.
     lost_answers: so many writes succeed, and the connection is closed before the client hears of it. ignores_ranges:
-    reads get the whole file. gives_versions: answers have an ETag. refuses: status and code of all answers.
-    conflicts: so many writes are refused, as where two meet."""
+    reads get the whole file. gives_versions: answers have an ETag. refuses: status and code of all answers."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
         self.endpoint = ""
-        self.requests: list[Request] = []
-        self.cut_after: list[int] = []
-        self.before_read: Callable[[], None] | None = None
-        self.lost_answers = 0
-        self.ignores_ranges, self.gives_versions = False, True
-        self.refuses: tuple[int, str] | None = None
-        self.conflicts = 0
         self._writing = threading.Lock()
+        self.reset()
 
     def reset(self) -> None:
         """Forgets the requests, and is a good server again."""
-        self.requests.clear()
-        self.cut_after.clear()
-        self.before_read, self.lost_answers, self.refuses, self.conflicts = None, 0, None, 0
-        self.ignores_ranges, self.gives_versions = False, True
+        self.requests: list[Request] = []
+        self.cut_after: list[int] = []
+        self.before_read: Callable[[], None] | None = None
+        self.lost_answers, self.ignores_ranges, self.gives_versions = 0, False, True
+        self.refuses: tuple[int, str] | None = None
 
     def forget(self) -> None:
         self.requests.clear()
@@ -69,12 +63,8 @@ class S3Server:
             environ.get("HTTP_IF_MATCH", "") or environ.get("HTTP_IF_NONE_MATCH", ""),
         )
         self.requests.append(request)
-        refuses = self.refuses
-        if request.method == "PUT" and self.conflicts:
-            self.conflicts -= 1
-            refuses = 409, "ConditionalRequestConflict"
-        if refuses is not None:
-            status, code = refuses
+        if self.refuses is not None:
+            status, code = self.refuses
             start_response(f"{status} {code}", [("Content-Type", "application/xml")])
             yield f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>".encode()
             return

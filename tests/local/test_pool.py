@@ -264,7 +264,7 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
     _, alive = psutil.wait_procs(others, timeout=20)
     assert not alive
     left = {path.name for path in tmp_path.iterdir()}
-    if stop == signal.SIGKILL:  # the next run removes its draft
+    if stop == signal.SIGKILL:  # it may leave a draft
         left = {name for name in left if not name.startswith(".report.avro.")}
     assert left == {"log"}
     assert not [path for path in pathlib.Path(temporary).rglob("*") if path.is_file()]

@@ -83,7 +83,7 @@ def no_large_file():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, name):
-    remote_files.put_new(f"{bucket}/{name}", FORMATS[name])
+    remote_files.put(f"{bucket}/{name}", FORMATS[name])
     (tmp_path / name).write_bytes(FORMATS[name])
     local = find_log_chunks([str(tmp_path)], FIELDS)
     with no_large_file():
@@ -97,7 +97,7 @@ def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, nam
 
 def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3, bucket):
     content = _parquet()
-    remote_files.put_new(f"{bucket}/log.parquet", content)
+    remote_files.put(f"{bucket}/log.parquet", content)
     s3.forget()
     chunks = find_log_chunks([f"{bucket}/log.parquet"], FIELDS)
     footer = [(read.bytes_range, read.sent) for read in s3.reads()]
@@ -117,7 +117,7 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
     lines[2] = lines[18] = "no row"
     content = "\n".join(lines if ending == "jsonl" else [",".join(rows[0]), *lines]).encode()
     url = f"{bucket}/log.{ending}"
-    remote_files.put_new(url, content)
+    remote_files.put(url, content)
     whole = find_log_chunks([url], FIELDS)
     cut = cut_chunks(whole, 2)
     assert len(cut) == 4
@@ -139,7 +139,7 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
 
 def test_many_sources_name_a_log_once_and_in_order(bucket):
     for name in ("b.csv", "a/2.jsonl", "a/1.csv", "c.txt", "_d.csv", "a/.e.csv"):
-        remote_files.put_new(f"{bucket}/{name}", _csv())
+        remote_files.put(f"{bucket}/{name}", _csv())
     sources = [f"{bucket}/*.csv", f"{bucket}/a", bucket, f"{bucket}/b.csv"]
     urls = [url.removeprefix(bucket) for url, _ in find_log_files(sources)]
     assert urls == ["/a/1.csv", "/a/2.jsonl", "/b.csv"]
@@ -150,9 +150,9 @@ def test_many_sources_name_a_log_once_and_in_order(bucket):
 def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, name):
     """Also where a library is between, which makes another error of it; never a mixture of two versions."""
     url = f"{bucket}/{name}"
-    remote_files.put_new(url, FORMATS[name])
+    remote_files.put(url, FORMATS[name])
     chunks = find_log_chunks([url], FIELDS)
-    remote_files.put_over(url, FORMATS[name] + b"\n")
+    remote_files.put(url, FORMATS[name] + b"\n", replaces=True)
     with pytest.raises(EventFileError, match="it cannot be read: it was changed or removed while it was read"):
         _events(chunks)
 
@@ -162,7 +162,7 @@ def test_a_network_that_is_cut_in_the_middle_is_tried_again_and_then_an_error(s3
     monkeypatch.setattr("dp_transforms.stores.remote_files._RETRIES", {"max_retries": 1})
     remote_files._open_store.cache_clear()
     url = f"{bucket}/{name}"
-    remote_files.put_new(url, FORMATS[name])
+    remote_files.put(url, FORMATS[name])
     chunks = find_log_chunks([url], FIELDS)
     whole = _events(chunks)
     s3.cut_after = [7]

@@ -107,7 +107,7 @@ class KafkaTopic:
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
         try:
             # It must live until the answer.
-            client = kafka_client.make_client("admin.AdminClient", self.bootstrap_servers, self.client_config_file, {})
+            client = kafka_client.make_client("admin.AdminClient", self.bootstrap_servers, self.client_config_file)
             (answer,) = client.describe_configs([resource], request_timeout=_ASK_SECONDS).values()
             entries = answer.result(timeout=_ASK_SECONDS + 2)
         except confluent_kafka.KafkaException as error:
