@@ -26,7 +26,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.sampling_checks import laplace_probability
 from tests.privacy.adversary import Action, best_adversary, extract_kernel, kernel_of_law
-from tests.privacy.exact_monitor import settings_for
+from tests.privacy.exact_hits import settings_for
 
 MODES = ["hits", "hits-with-counts"]
 EPSILON = 0.7  # of a query

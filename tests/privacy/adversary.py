@@ -1,130 +1,22 @@
-"""The real monitor as input for exact delta curves: all transcripts of a fixed sequence of windows, and the results of
-one window for the best adaptive adversary, of which nothing is assumed."""
+"""The best adaptive adversary, by a dynamic program over hits paid by the user and privacy loss.
+
+What it has is attained, so it is a lower bound on what an accountant may claim: every rounding is downward.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
-from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.audit.hits import Result, ThresholdLaw
-from dp_transforms.core.heavy_hitter_monitor import MonitorState
 from tests.helpers.trial_plan import TrialPlan
-from tests.privacy.exact_monitor import (
-    ONE,
-    TARGET_USER,
-    Outcome,
-    Transcript,
-    WindowProbe,
-    hits_of,
-    log_ratio,
-    state_with_hits,
-    target_probability,
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Round:
-    """One window of the adversary's choice: the holders of each item, and which of the items x' holds too."""
-
-    others: tuple[tuple[int, ...], ...]
-    held: tuple[bool, ...]
-
-    @classmethod
-    def single(cls, others: Iterable[int], held: bool = True) -> Round:
-        return cls((tuple(others),), (held,))
-
-    def holders(self, with_target: bool) -> list[list[int]]:
-        return [
-            [*others, TARGET_USER] if held and with_target else [*others]
-            for others, held in zip(self.others, self.held, strict=True)
-        ]
-
-
-def fresh_users(window: int, count: int) -> tuple[int, ...]:
-    """Users that appear in no other window."""
-    return tuple(range(1_000 * (window + 1), 1_000 * (window + 1) + count))
-
-
-def transcript_distribution(
-    settings: TrialPlan,
-    rounds: Sequence[Round],
-    with_target: bool,
-    *,
-    paid_before: dict[int, int] | None = None,
-    probe_of: type[WindowProbe] = WindowProbe,
-) -> dict[Transcript, float]:
-    """Every transcript of these windows with its probability, exact except for the last digits of a float.
-
-    A window's outcomes are kept for equal states: the monitor holds no state of its own.
-    """
-    probe = probe_of(settings)
-    known: dict[tuple[int, int, bytes], dict[Transcript, Outcome]] = {}
-    level: list[tuple[Transcript, float, MonitorState]] = [((), 1.0, state_with_hits(paid_before or {}))]
-    for window, played in enumerate(rounds):
-        cap = max(settings.threshold + settings.hits.zone_width, max(len(others) for others in played.others) + 1)
-        holders = played.holders(with_target)
-        items = sum(bool(names) for names in holders)
-        following = []
-        for before, probability, state in level:
-            at = (window, state.hit_bound, b"".join(state.budgets.chunks()))
-            if at not in known:
-                known[at] = probe.outcomes(window, holders, state, cap)
-            for transcript, outcome in known[at].items():
-                if outcome.weight:
-                    share = outcome.weight / (ONE * ONE) ** items
-                    following.append(((*before, transcript), probability * share, outcome.state))
-        level = following
-    distribution = {transcript: probability for transcript, probability, _ in level}
-    assert len(distribution) == len(level)
-    assert math.isclose(math.fsum(distribution.values()), 1.0, abs_tol=1e-13)
-    return distribution
-
-
-def deltas_of_pair(
-    p: dict[Transcript, float], q: dict[Transcript, float], epsilons: Sequence[float]
-) -> list[tuple[float, float]]:
-    """For each epsilon, ``max over S of P(S) - e^epsilon Q(S)`` and the same with P and Q exchanged."""
-    transcripts = [*{**p, **q}]
-    first = np.array([p.get(transcript, 0.0) for transcript in transcripts])
-    second = np.array([q.get(transcript, 0.0) for transcript in transcripts])
-    return [
-        (
-            float(np.maximum(0.0, first - math.exp(epsilon) * second).sum()),
-            float(np.maximum(0.0, second - math.exp(epsilon) * first).sum()),
-        )
-        for epsilon in epsilons
-    ]
-
-
-def excess_of(
-    claimed: TrialPlan,
-    rounds: Sequence[Round],
-    epsilons: Sequence[float],
-    *,
-    real: TrialPlan | None = None,
-    alone: float = 0.0,
-    **how: Any,
-) -> tuple[float, float]:
-    """Largest delta - claim and largest delta / claim over both directions and all epsilons. real: the plan that runs,
-    if it is another. alone: what lone items add to the claim. how: of `transcript_distribution`."""
-    with_target, without = (transcript_distribution(real or claimed, rounds, there, **how) for there in (True, False))
-    q, each = target_probability(claimed), claimed.charged_hits.epsilon_per_query
-    excess, ratio = -1.0, 0.0
-    for epsilon, deltas in zip(epsilons, deltas_of_pair(with_target, without, epsilons), strict=True):
-        claim = alone + charging_game_delta(each, q, claimed.hits_per_user, epsilon)
-        excess, ratio = max(excess, max(deltas) - claim), max(ratio, max(deltas) / claim)
-    return excess, ratio
-
-
-# --- The best adaptive adversary: a dynamic program over (hits paid by the user, privacy loss). What it has is
-# attained, so it is a lower bound on what an accountant may claim: every rounding is downward.
+from tests.privacy.exact_game import Outcome
+from tests.privacy.exact_hits import TARGET_USER, HitsGame, Stored, Transcript, fresh_users
 
 Values = npt.NDArray[np.float64]
 
@@ -229,7 +121,7 @@ def _matrix(places: Sequence[tuple[float, int, int]], states: int) -> csr_matrix
     return csr_matrix((probabilities, (before, after)), shape=(states, states))
 
 
-# --- One window, for the best adaptive adversary
+# --- One window of the real monitor, for this adversary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,39 +133,37 @@ class Action:
 
 
 def extract_kernel(settings: TrialPlan, actions: Sequence[Action]) -> Kernel:
-    """Probes one window for each action and each number of hits that x' can reach. Nothing is assumed about charging:
-    the number of hits after a result is read off the real budgets."""
-    probe = WindowProbe(settings)
-    window = 3
+    """One window for each action and each number of hits that x' can reach. Nothing is assumed about charging: the
+    number of hits after a result is read off the real counters."""
+    game, window = HitsGame(settings), 3
+
+    def outcomes(action: Action, hits: int | None) -> dict[Transcript, Outcome]:
+        others = fresh_users(window, action.active_others + action.excluded_others)
+        paid = dict.fromkeys(others[action.active_others :], settings.hits_per_user)
+        state = Stored.of_hits({**paid, TARGET_USER: hits or 0}, next_window=window)
+        cap = max(settings.threshold + settings.hits.zone_width, action.active_others + 1) + 1
+        return game.outcomes(window, [[*others, *([] if hits is None else [TARGET_USER])]], state, cap)
+
+    without = [outcomes(action, None) for action in actions]
     entries: dict[int, list[list[Result]]] = {}
-    open_states = [0]
-    without = [_outcomes(probe, settings, window, action, None) for action in actions]
-    while open_states:
-        hits = open_states.pop()
-        entries[hits] = []
+    waiting = [0]
+    while waiting:
+        hits = waiting.pop()
+        entries[hits] = [
+            _results(outcomes(action, hits), other, hits) for action, other in zip(actions, without, strict=True)
+        ]
         assert len(entries) <= 8, "x' is charged without end"
-        for action, other in zip(actions, without, strict=True):
-            results = []
-            mine = _outcomes(probe, settings, window, action, hits)
-            for transcript in {**mine, **other}:
-                first = mine[transcript].weight if transcript in mine else 0
-                second = other[transcript].weight if transcript in other else 0
-                if not first and not second:
-                    continue
-                after = hits_of(mine[transcript].state, TARGET_USER) if transcript in mine else hits
-                scale = ONE * ONE
-                results.append(Result(first / scale, second / scale, log_ratio(first, second), after - hits))
-                if after not in entries and after not in open_states:
-                    open_states.append(after)
-            entries[hits].append(results)
+        after = {hits + result.charged for results in entries[hits] for result in results}
+        waiting += after - {*entries, *waiting}
     return entries
 
 
-def _outcomes(
-    probe: WindowProbe, settings: TrialPlan, window: int, action: Action, hits: int | None
-) -> dict[Transcript, Outcome]:
-    others = fresh_users(window, action.active_others + action.excluded_others)
-    paid = dict.fromkeys(others[action.active_others :], settings.hits_per_user)
-    state = state_with_hits(paid if hits is None else {**paid, TARGET_USER: hits}, next_window=window)
-    cap = max(settings.threshold + settings.hits.zone_width, action.active_others + 1) + 1
-    return probe.outcomes(window, [[*others, *([] if hits is None else [TARGET_USER])]], state, cap)
+def _results(mine: Mapping[Transcript, Outcome], other: Mapping[Transcript, Outcome], hits: int) -> list[Result]:
+    found = []
+    for transcript in {**mine, **other}:
+        first, second = (each[transcript].share if transcript in each else 0 for each in (mine, other))
+        if first or second:
+            log_ratio = math.log(first / second) if first and second else math.inf if first else -math.inf
+            after = mine[transcript].state.hits() if transcript in mine else hits
+            found.append(Result(float(first), float(second), log_ratio, after - hits))
+    return found

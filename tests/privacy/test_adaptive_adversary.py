@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.charging_game import charging_game_delta
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed
 from tests.privacy.adversary import Action, Kernel, best_adversary, extract_kernel
-from tests.privacy.exact_monitor import settings_for, target_probability
+from tests.privacy.exact_hits import claim_of, settings_for
 
 ROUNDS = 80
 STEPS_PER_EPSILON = 20
@@ -50,9 +49,9 @@ def _kernel_of(mode: str, epsilon: float, hits: int) -> tuple[TrialPlan, Kernel]
 def _ratios(claimed: TrialPlan, kernel: Kernel) -> list[float]:
     """Attained delta over claimed delta, at the worst epsilon: of the run with the user against that without, and
     reversed."""
-    each, q = claimed.hits.epsilon_per_query, target_probability(claimed)
+    each = claimed.hits.epsilon_per_query
     epsilons = [each / 2 * index for index in range(49)]  # claims from 0.2 down to 1e-7
-    claims = np.array([charging_game_delta(each, q, claimed.hits_per_user, epsilon) for epsilon in epsilons])
+    claims = np.array([claim_of(claimed, epsilon) for epsilon in epsilons])
     curves = [
         best_adversary(kernel, step=each / STEPS_PER_EPSILON, rounds=ROUNDS, epsilons=epsilons, adds_target=adds_target)
         for adds_target in (True, False)

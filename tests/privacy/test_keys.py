@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,34 +18,28 @@ from dp_transforms.audit.hits import HitsClaim, Mechanism, audit_hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trial_plan import TrialPlan
-from tests.privacy.adversary import (
-    Action,
-    Kernel,
-    Round,
-    best_adversary,
-    deltas_of_pair,
-    extract_kernel,
-    fresh_users,
-)
-from tests.privacy.exact_monitor import (
-    ONE,
+from tests.privacy.adversary import Action, Kernel, best_adversary, extract_kernel
+from tests.privacy.exact_game import Outcome, law_of, worst_ratio
+from tests.privacy.exact_hits import (
     TARGET_USER,
+    HitsGame,
+    Round,
+    Stored,
     Transcript,
-    WindowProbe,
-    hits_of,
+    claim_of,
+    fresh_users,
     settings_for,
-    state_with_hits,
-    target_probability,
 )
 from tests.reference.charging_game import game_by_iteration, vertices
+from tests.reference.exact_law import Law
 
-THRESHOLD, ZONE = 4, 2
+THRESHOLD, ZONE, WINDOWS = 4, 2, 6
 EPSILONS = [0.05 * index for index in range(61)]
 # Of each window so far: its key, and what was published.
 Past = tuple[tuple[int, Transcript], ...]
-Law = dict[Transcript, float]
 # From the past to the key whose next window closes, and how many others hold the item of x' there.
 Strategy = Callable[[Past], tuple[int, int]]
+each_mode = pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 
 
 def _hits_under(past: Past, key: int) -> int:
@@ -58,104 +52,80 @@ def _one_after_the_other(hits: int, others: int) -> Strategy:
     return lambda past: (int(_hits_under(past, 0) >= hits), others)
 
 
-def _in_turn(others: int) -> Strategy:
-    return lambda past: (len(past) % 2, others)
-
-
 def _by_the_last_report(past: Past) -> tuple[int, int]:
     """The key and the count depend on what any key published."""
     return sum(bool(report) for _, report in past) % 2, 3 if past and past[-1][1] else 5
 
 
-class _Paid(NamedTuple):
-    """What the state of one key holds of x': others of a window are in no other."""
-
-    next_window: int = 0
-    hits: int = 0
-
-
-def _outcomes(
-    settings: TrialPlan, probe: WindowProbe, with_target: bool, paid: _Paid, others: int
-) -> list[tuple[Transcript, float, _Paid]]:
-    """What one window of one key can publish, with its probability and what it leaves."""
-    window = paid.next_window
-    holders = Round.single(fresh_users(window, others)).holders(with_target)
-    state = state_with_hits({TARGET_USER: paid.hits}, next_window=window)
-    found = probe.outcomes(window, holders, state, max(THRESHOLD + ZONE, others + 1))
-    return [
-        (report, outcome.weight / (ONE * ONE), _Paid(window + 1, hits_of(outcome.state, TARGET_USER)))
-        for report, outcome in found.items()
-        if outcome.weight
-    ]
-
-
-def _law(settings: TrialPlan, strategy: Strategy, windows: int, with_target: bool) -> Law:
-    """Every transcript of two monitors, in the order in which the adversary closes their windows."""
-    outcomes_of = functools.cache(functools.partial(_outcomes, settings, WindowProbe(settings), with_target))
-    level: list[tuple[Past, float, tuple[_Paid, ...]]] = [((), 1.0, (_Paid(), _Paid()))]
-    for _ in range(windows):
-        following = []
-        for past, probability, states in level:
-            key, others = strategy(past)
-            for report, share, state in outcomes_of(states[key], others):
-                after = tuple(state if each == key else other for each, other in enumerate(states))
-                following.append(((*past, (key, report)), probability * share, after))
-        level = following
-    law = {past: probability for past, probability, _ in level}
-    assert len(law) == len(level)
-    assert math.isclose(math.fsum(law.values()), 1.0, abs_tol=1e-12)
-    return law
-
-
-@functools.cache
-def _laws(mode: str, hits: int, name: str) -> tuple[TrialPlan, Law, Law]:
-    """Of six windows, with x' and without."""
-    settings = settings_for(mode, 0.5, hits, THRESHOLD, ZONE)
-    with_target, without = (_law(settings, STRATEGIES[name](hits), 6, present) for present in (True, False))
-    return settings, with_target, without
-
-
 STRATEGIES: dict[str, Callable[[int], Strategy]] = {
     "one after the other, below the threshold": lambda hits: _one_after_the_other(hits, 3),
     "one after the other, below the upper edge": lambda hits: _one_after_the_other(hits, 5),
-    "in turn, with the same rows": lambda hits: _in_turn(3),
+    "in turn, with the same rows": lambda hits: lambda past: (len(past) % 2, 3),
     "by the last report": lambda hits: _by_the_last_report,
 }
 
 
-def _claim(settings: TrialPlan, hits: int, epsilon: float) -> float:
-    return charging_game_delta(settings.charged_hits.epsilon_per_query, target_probability(settings), hits, epsilon)
+def _law(settings: TrialPlan, strategy: Strategy, with_target: bool) -> Law:
+    """Every transcript of two monitors, in the order in which the adversary closes their windows. The state of a key is
+    its next window, and the hits of x': the others of a window are in no other."""
+    game = HitsGame(settings)
+
+    @functools.cache
+    def of_key(window: int, hits: int, others: int) -> dict[Any, Outcome]:
+        holders = Round.single(fresh_users(window, others)).holders(with_target)
+        state = Stored.of_hits({TARGET_USER: hits}, next_window=window)
+        return game.outcomes(window, holders, state, max(THRESHOLD + ZONE, others + 1))
+
+    def outcomes(_: int, before: tuple[Past, tuple[tuple[int, int], ...]]) -> dict[Any, Outcome]:
+        past, states = before
+        key, others = strategy(past)
+        window, hits = states[key]
+        found = {}
+        for report, outcome in of_key(window, hits, others).items():
+            after = [*states]
+            after[key] = window + 1, outcome.state.hits()
+            found[key, report] = Outcome(outcome.share, ((*past, (key, report)), tuple(after)))
+        return found
+
+    return law_of(WINDOWS, ((), ((0, 0), (0, 0))), outcomes)
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+@functools.cache
+def _laws(mode: str, hits: int, name: str) -> tuple[TrialPlan, Law, Law]:
+    """With x' and without."""
+    settings = settings_for(mode, 0.5, hits, THRESHOLD, ZONE)
+    with_target, without = (_law(settings, STRATEGIES[name](hits), present) for present in (True, False))
+    return settings, with_target, without
+
+
+@each_mode
 def test_every_transcript_of_two_keys_is_within_the_claim_of_two_and_not_of_one(mode: str) -> None:
-    largest = {1: 0.0, 2: 0.0}
-    for name in STRATEGIES:
-        settings, with_target, without = _laws(mode, 1, name)
-        deltas = [max(pair) for pair in deltas_of_pair(with_target, without, EPSILONS)]
-        for keys in largest:
-            ratio = max(delta / _claim(settings, keys, at) for at, delta in zip(EPSILONS, deltas, strict=True))
-            largest[keys] = max(largest[keys], ratio)
-            assert keys == 1 or ratio <= 1 + 1e-12, name
-    assert largest[2] > 0.7, "six windows attain a good part of the claim"
-    assert largest[1] > 1.1, "what one key promises does not hold under two"
+    ratios = {
+        keys: [
+            worst_ratio(
+                *laws, lambda epsilon, settings=settings, keys=keys: claim_of(settings, epsilon, keys), EPSILONS
+            )
+            for settings, *laws in (_laws(mode, 1, name) for name in STRATEGIES)
+        ]
+        for keys in (1, 2)
+    }
+    assert 0.7 < max(ratios[2]) <= 1, "six windows attain a good part of the claim"
+    assert max(ratios[1]) > 1.1, "what one key promises does not hold under two"
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+@each_mode
 def test_the_running_figure_of_one_key_counts_what_may_have_been_paid_under_the_other(mode: str) -> None:
     """x' goes on under key 1 when it is excluded under key 0. Where key 1 published h charged results, everything
     published is within the claim of an exclusion after min(h + 1, tau) + tau hits, but not after h + 1."""
     hits = 2
-    settings, with_target, without = _laws(mode, hits, "one after the other, below the threshold")
+    settings, *laws = _laws(mode, hits, "one after the other, below the threshold")
     found = {True: 0.0, False: 0.0}
     for bound, counts_the_other in itertools.product(range(hits), found):
-        event = [past for past in {**with_target, **without} if _hits_under(past, 1) <= bound]
-        cut = [{past: law[past] for past in event if past in law} for law in (with_target, without)]
+        cut = [{past: share for past, share in law.items() if _hits_under(past, 1) <= bound} for law in laws]
         claimed = bound + 1 + (hits if counts_the_other else 0)
-        for at, pair in zip(EPSILONS, deltas_of_pair(cut[0], cut[1], EPSILONS), strict=True):
-            ratio = max(pair) / _claim(settings, claimed, at)
-            found[counts_the_other] = max(found[counts_the_other], ratio)
-    assert found[True] <= 1 + 1e-12
+        ratio = worst_ratio(*cut, lambda epsilon, claimed=claimed: claim_of(settings, epsilon, claimed), EPSILONS)
+        found[counts_the_other] = max(found[counts_the_other], ratio)
+    assert found[True] <= 1
     assert found[False] > 1.1
 
 
@@ -183,7 +153,7 @@ def test_no_adversary_that_chooses_keys_as_it_goes_exceeds_the_claim(mode: str, 
         curve = best_adversary(
             _of_keys(kernel, hits, 2), step=0.0125, rounds=60, epsilons=epsilons, adds_target=adds_target
         )
-        claims = np.array([[_claim(settings, of * hits, at) for at in curve.epsilons] for of in (1, 2)])
+        claims = np.array([[claim_of(settings, at, of * hits) for at in curve.epsilons] for of in (1, 2)])
         assert (curve.deltas <= claims[1] * (1 + 1e-12)).all()
         ratios += [tuple((curve.deltas / claims).max(axis=1))]
     assert max(of_one for of_one, _ in ratios) > 1.5
@@ -219,7 +189,7 @@ def test_a_game_with_limits_of_its_own_under_each_key_is_the_game_of_their_sum()
             assert game < charging_game_delta(epsilon_per_query, q, sum(left), epsilon)
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+@each_mode
 def test_the_audit_of_a_plan_for_two_keys(mode: str) -> None:
     """It attains most of what is claimed, and with the noise of a plan for one key more."""
     one, two = (

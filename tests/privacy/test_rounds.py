@@ -9,12 +9,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import itertools
 import math
-from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
@@ -22,25 +19,37 @@ from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.item_sums import ItemSums
-from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.stage import Span
 from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.plan.calibration import later_tests_of
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import terms_of_round, terms_of_sizing
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import looks_trial
-from tests.privacy.adversary import deltas_of_pair
-from tests.privacy.exact_naming import ONE, Held, Law, pairs_of_held
+from tests.privacy.exact_game import (
+    TARGET,
+    ChosenKeys,
+    Held,
+    Outcome,
+    Piece,
+    cuts_of_levels,
+    held_by,
+    law_of,
+    outcomes_of,
+    pieces_between,
+    shown_of,
+    without_target,
+    worst_ratio,
+)
+from tests.reference.exact_law import Law
+from tests.reference.log import ONE, Tails
 from tests.reference.prices import delta_of_budget
 
-TARGET = "x'"
 ORDER, EPSILON, DELTA_TESTS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
 EPSILONS = [0.1 * index for index in range(41)]
 WINDOWS, SCALE, MOST_TESTS = 2, 20, 20
-_RARE = ONE >> 120  # with such a probability further levels count as one
+_RARE = ONE >> 120  # further levels that are so rare count as one
 SHAPES = (3.5, 1.5, 2.5)
 UNITS = tuple(BUDGET_UNITS * percent // 100 for percent in (40, 25, 35))
 
@@ -73,116 +82,52 @@ def in_rounds(deviations: float = 15.0, windows: int = WINDOWS) -> TrialPlan:
     return dataclasses.replace(trial, rounds=rounds)
 
 
-class ChosenNoise:
-    """`StreamKeys`, but for the uniforms of one round: by window and item, words of what is `chosen`."""
-
-    def __init__(self, trial: TrialPlan) -> None:
-        self._keys = trial.stream_keys(SECRET)
-        self.chosen: dict[tuple[int, bytes], int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._keys, name)
-
-    def block_uniforms(self) -> Any:
-        return self._uniforms
-
-    def round_uniforms(self, number: int) -> Any:
-        return self._uniforms
-
-    def _uniforms(self, windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
-        places = zip(windows.tolist(), hashes, strict=True)
-        words = [divmod(self.chosen[window, item.tobytes()], 1 << 64) for window, item in places]
-        return np.array(words, dtype=np.uint64).reshape(-1, 2)
-
-
 class Game:
-    """One log, and all that a replay of it can publish."""
+    """One log, and all that each round of a replay of it can publish."""
 
     def __init__(self, held: Held, trial: TrialPlan) -> None:
-        self._trial, self._keys, self._span = trial, ChosenNoise(trial), Span(0, trial.schedule.horizon)
-        self._held = pairs_of_held(held, trial, trial.schedule.horizon)
-        self._outcomes = functools.cache(self._outcomes)  # type: ignore[method-assign]
+        self._trial, self._keys, self._span = trial, ChosenKeys(trial), Span(0, trial.schedule.horizon)
+        self._held = held_by(held, trial)
 
     def law(self) -> Law:
-        found: dict[Any, Fraction] = collections.defaultdict(Fraction)
-        paths: list[tuple[tuple[Any, ...], tuple[bytes, ...], Fraction]] = [((), (), Fraction(1))]
-        for number in range(len(self._trial.units_of_rounds)):
-            ahead = []
-            for transcript, named, share in paths:
-                for shown, now, more in self._outcomes(number, named[:1] + named[-1:] * (number > 1)):
-                    ahead.append(((*transcript, shown), (*named, now), share * more))
-            paths = ahead
-        for transcript, _, share in paths:
-            found[transcript] += share
-        assert sum(found.values()) == 1
-        return {transcript: float(share) for transcript, share in found.items()}
+        return law_of(len(self._trial.units_of_rounds), (), self._outcomes)
 
-    def _outcomes(self, number: int, earlier: tuple[bytes, ...]) -> list[tuple[Any, bytes, Fraction]]:
-        """What one round may show, told what was named in blocks, and then in windows before it."""
+    def _outcomes(self, number: int, earlier: tuple[bytes, ...]) -> dict[Any, Outcome]:
+        """earlier: what was named in blocks, and then in windows up to the round before."""
         weigh, name = (step(self._trial, self._keys, None, number) for step in (WeighRound, NameRound))
         told = [[earlier[0]], list(earlier[1:])] if number else []
-        sums = ItemSums.none()
-        for _, contributions in self._held:
-            sums = weigh.process(weigh.restore([], 0), contributions, self._span, collections.Counter(), *told)
-        found = []
-        cells = self._cells(number, sums, weigh.earlier(self._span, *told))
-        for ranges in itertools.product(*cells.values()):
-            ends = []
-            for end in (0, 1):
-                self._keys.chosen = {cell: _inside(part, end) for cell, part in zip(cells, ranges, strict=True)}
-                ends.append(bytes(name.process(None, sums, self._span, collections.Counter(), *told).to_bytes()))
-            share = math.prod(Fraction(high + 1 - low, ONE) for low, high in ranges)
-            assert shown_of(ends[0]) == shown_of(ends[1]), "one range of uniforms, two results"
-            found.append((shown_of(ends[0]), ends[0], Fraction(share)))
-        return found
+        state = weigh.restore([], 0)
+        sums = weigh.process(state, self._held, self._span, collections.Counter(), *told)
 
-    def _cells(self, number: int, sums: ItemSums, names: Any) -> dict[tuple[int, bytes], list[tuple[int, int]]]:
-        """All that is drawn for, and the ranges of its uniform in which the result is one."""
-        trial, keys = self._trial, ((int(w), item.tobytes()) for w, item in zip(sums.windows, sums.hashes, strict=True))
-        values = dict(zip(keys, sums.sums.tolist(), strict=True))
+        def run(chosen: dict[Any, Any]) -> tuple[Any, tuple[bytes, ...]]:
+            self._keys.chosen = chosen
+            named = name.process(None, sums, self._span, collections.Counter(), *told)
+            return shown_of(named), (*earlier[:1], bytes(named.to_bytes()))
+
+        return outcomes_of(run, self._draws(number, sums, weigh.earlier(self._span, *told)))
+
+    def _draws(self, number: int, sums: ItemSums, names: Any) -> dict[Any, list[Piece]]:
+        """Of all that is drawn for."""
+        trial, places = self._trial, zip(sums.windows.tolist(), map(bytes, sums.hashes), strict=True)
+        values, horizon = dict(zip(places, sums.sums.tolist(), strict=True)), trial.schedule.horizon
         if names is None:
-            return {cell: self._ranges(number, value, trial.threshold) for cell, value in values.items()}
-        drawn, found = names.candidates.drawn, {}
-        threshold = terms_of_round(trial, number, drawn, trial.schedule.horizon).threshold
-        for places in names.candidates.open_places(100):
-            windows, items = names.candidates.cells_of(places)
-            for window, item in zip(windows.tolist(), names.candidates.table.hashes[items], strict=True):
-                cell = window, item.tobytes()
-                found[cell] = self._ranges(number, values.get(cell, 0), threshold)
+            return {place: self._pieces(number, value, trial.threshold) for place, value in values.items()}
+        candidates, drawn = names.candidates, dict[Any, int]()  # thresholds
+        threshold = terms_of_round(trial, number, candidates.drawn, horizon).threshold
+        for windows, items in map(candidates.cells_of, candidates.open_places(100)):
+            hashes = map(bytes, candidates.table.hashes[items])
+            drawn |= dict.fromkeys(zip(windows.tolist(), hashes, strict=True), threshold)
         if number == len(trial.units_of_rounds) - 1:
             already = names.in_windows.without_left_out()
-            threshold = terms_of_sizing(trial, len(already), trial.schedule.horizon).threshold
-            for window, item in zip(already.windows.tolist(), already.hashes, strict=True):
-                cell = window, item.tobytes()
-                found[cell] = self._ranges(number, values.get(cell, 0), threshold)
-        return found
+            threshold = terms_of_sizing(trial, len(already), horizon).threshold
+            hashes = map(bytes, already.hashes)
+            drawn |= dict.fromkeys(zip(already.windows.tolist(), hashes, strict=True), threshold)
+        return {place: self._pieces(number, values.get(place, 0), least) for place, least in drawn.items()}
 
-    def _ranges(self, number: int, value: int, threshold: int) -> list[tuple[int, int]]:
+    def _pieces(self, number: int, value: int, threshold: int) -> list[Piece]:
         prices = self._trial.prices_of_rounds[number]
-        tails = prices.noise.upper_tail_integers()
-
-        def tail(margin: int) -> int:
-            if margin < 1:
-                return ONE - tail(1 - margin)
-            return tails[margin - 1] if margin <= len(tails) else 0
-
-        most = 2 + (len(tails) + value) // prices.spacing
-        cuts = {tail(threshold - value + step * prices.spacing) for step in range(-1, most)}
-        bounds = [0, *sorted(cut for cut in cuts if _RARE < cut < ONE - _RARE), ONE]
-        return [(low, high - 1) for low, high in itertools.pairwise(bounds)]
-
-
-def _inside(part: tuple[int, int], end: int) -> int:
-    """The first or the last uniform of a range, but none of those that are so rare that nothing is asked of them."""
-    return min(max(part[end], _RARE + 1), ONE - _RARE - 2)
-
-
-def shown_of(message: Any) -> tuple[Any, ...]:
-    """What is public of it, in its order."""
-    named = NamedItems.from_bytes(message)
-    labels = named.table.labels.to_pylist()
-    columns = (named.windows.tolist(), named.items.tolist(), named.levels.tolist(), named.at_least_users.tolist())
-    return tuple(sorted((window, labels[item], *rest) for window, item, *rest in zip(*columns, strict=True)))
+        tails = Tails(prices.noise.upper_tail_integers())
+        return pieces_between(cuts_of_levels(tails, value, [threshold], prices.spacing), _RARE)
 
 
 def others(*counts: int) -> dict[str, list[tuple[int, str]]]:
@@ -216,11 +161,7 @@ def claim(epsilon: float) -> float:
 
 
 def ratio_of(held: Held, trial: TrialPlan) -> float:
-    """The largest delta / claim over both directions and all epsilons."""
-    without = {user: pairs for user, pairs in held.items() if user != TARGET}
-    laws = [Game(part, trial).law() for part in (held, without)]
-    deltas = deltas_of_pair(laws[0], laws[1], EPSILONS)
-    return max(max(both) / claim(epsilon) for both, epsilon in zip(deltas, EPSILONS, strict=True))
+    return worst_ratio(*(Game(part, trial).law() for part in (held, without_target(held))), claim, EPSILONS)
 
 
 @functools.cache

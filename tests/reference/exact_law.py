@@ -39,11 +39,15 @@ def exact_law(run: Callable[[NoiseSource], Hashable], *, cut: float = 1e-14) -> 
 
 def hockey_stick(p: Law, q: Law, epsilon: float) -> float:
     """The smallest delta at this epsilon, for both directions: ``max over S of P(S) - e^eps Q(S)``, and reversed."""
+    return hockey_sticks(p, q, [epsilon])[0]
+
+
+def hockey_sticks(p: Law, q: Law, epsilons: Sequence[float]) -> list[float]:
+    """The same at each epsilon."""
     transcripts = [*{**p, **q}]
-    first = np.array([p.get(transcript, 0.0) for transcript in transcripts])
-    second = np.array([q.get(transcript, 0.0) for transcript in transcripts])
-    factor = math.exp(epsilon)
-    return max(float(np.maximum(first - factor * second, 0).sum()), float(np.maximum(second - factor * first, 0).sum()))
+    first, second = (np.array([law.get(transcript, 0.0) for transcript in transcripts]) for law in (p, q))
+    pairs = [(first - math.exp(epsilon) * second, second - math.exp(epsilon) * first) for epsilon in epsilons]
+    return [max(float(np.maximum(excess, 0).sum()) for excess in pair) for pair in pairs]
 
 
 def attained_epsilon(p: Law, q: Law) -> float:

@@ -53,7 +53,7 @@ def integer_of(row: np.ndarray) -> int:
 
 
 def words_of(*values: int) -> np.ndarray:
-    return np.array([divmod(value % ONE, WORD) for value in values], dtype=np.uint64)
+    return np.array([divmod(value % ONE, WORD) for value in values], dtype=np.uint64).reshape(-1, 2)
 
 
 def hash_all(hasher: Callable[..., Any], names: Iterable[str]) -> dict[str, Hash]:
@@ -67,7 +67,7 @@ class Tails:
 
     def __init__(self, tails: Sequence[int]) -> None:
         """tails: Pr[Z >= m] for m = 1, 2, ..."""
-        self._tails = tails
+        self._tails, self.reach = tails, len(tails)
         self._rising = [*reversed(tails), *(ONE - tail for tail in tails)]  # of reach, ..., 1, 0, ..., 1 - reach
 
     def tail(self, margin: int) -> int:
