@@ -19,6 +19,7 @@ from dp_transforms import (
     ShiftingHeavyHitters,
     StreamClock,
     WindowReport,
+    read_report,
 )
 from dp_transforms.logs import find_log_chunks
 from dp_transforms.reports.report_records import RunEnded
@@ -131,12 +132,16 @@ def _written(case: Case) -> transcripts.Run:
 
 def replay(case: Case) -> list[WindowReport]:
     """The command, by itself."""
-    return transcripts.replayed(_written(case), allow_empty=True).reports
+    return _reports_of(transcripts.replayed(_written(case), allow_empty=True))
 
 
 def pool(case: Case) -> list[WindowReport]:
     """The command, by three worker processes."""
-    return transcripts.replayed(_written(case), allow_empty=True, processes=3).reports
+    return _reports_of(transcripts.replayed(_written(case), allow_empty=True, processes=3))
+
+
+def _reports_of(left: transcripts.Left) -> list[WindowReport]:
+    return list(read_report(left.reports[0]).windows)
 
 
 def batch(case: Case) -> list[WindowReport]:

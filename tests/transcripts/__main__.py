@@ -1,27 +1,21 @@
-"""`python -m tests.transcripts write [MODE ...]` writes data/ anew, by as many processes as there are cores."""
+"""`python -m tests.transcripts write` writes data/ anew; with words after it, these modes alone."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import multiprocessing
+import json
+import pathlib
 import sys
+import tempfile
 
 from tests.transcripts.cases import MODES
-from tests.transcripts.transcript import members, ran, write
-
-
-def main(words: list[str]) -> int:
-    if words[:1] != ["write"] or not set(words[1:]) <= set(MODES):
-        print(f"python -m tests.transcripts write [MODE ...]; modes: {', '.join(MODES)}", file=sys.stderr)
-        return 2
-    fresh = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(mp_context=fresh) as pool:
-        modes = words[1:] or list(MODES)
-        running = {mode: {member: pool.submit(ran, mode, member) for member in members()} for mode in modes}
-        for mode, of_mode in running.items():
-            write(mode, {member: future.result() for member, future in of_mode.items()})
-    return 0
-
+from tests.transcripts.drivers import DATA, MEMBERS, ran
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    assert sys.argv[1:2] == ["write"], __doc__
+    for mode in sys.argv[2:] or MODES:
+        found: dict[str, list[str]] = {}
+        for member in MEMBERS:
+            with tempfile.TemporaryDirectory() as folder:
+                lines = ran(pathlib.Path(folder), mode, member)
+            assert all(found.setdefault(name, lines[name]) == lines[name] for name in lines), member
+        (DATA / f"{mode}.json").write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n")

@@ -1,14 +1,11 @@
-"""The only door of these tests to the code: each driver runs one mode over one log, and says what it left.
-
-What is renamed in the code is renamed here, and nowhere else in this folder but for the arguments of plans in `cases`.
-"""
+"""The only door of these tests to the code: runs of one mode over one log, and what they leave as lines of text."""
 
 from __future__ import annotations
 
 import json
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -22,7 +19,6 @@ from dp_transforms import (
     StreamClock,
     WindowReport,
     WriteReportStream,
-    read_report,
 )
 from dp_transforms.cli import replay
 from dp_transforms.cli.replay_run import run_replay
@@ -32,8 +28,9 @@ from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import RUN_ID, key_file
-from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, plan_of, write_logs
+from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, READERS, plan_of, write_logs
 
+DATA = pathlib.Path(__file__).parent / "data"
 _COUNTS = {
     "events": names.EVENTS_READ,
     "outside_range": names.EVENTS_OUTSIDE_RANGE,
@@ -60,14 +57,11 @@ class Run(NamedTuple):
 
 
 class Left(NamedTuple):
-    """header: of the report, None where the driver makes none. bad: file, position and reason of each rejected row.
-    files: the bytes of the report, where a file of it is written at once."""
+    """The files of its reports, and of rejected rows; and what the operator is told."""
 
-    reports: list[WindowReport]
-    bad: list[tuple[str, int, str]]
+    reports: Sequence[pathlib.Path]
+    rejected: Sequence[pathlib.Path]
     counts: Mapping[str, int]
-    header: ReportHeader | None = None
-    files: bytes = b""
 
 
 def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
@@ -89,43 +83,46 @@ def _told(counts: Counter[str]) -> dict[str, int]:
 def replayed(run: Run, **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
     more.update(public_items=str(run.domain) if run.domain else None, dead_letter=str(bad))
-    request = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
-    counts = _told(run_replay(request))
-    report = read_report(output)
-    return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())
+    counts = _told(run_replay(replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)))
+    return Left([output], [bad], counts)
 
 
-def _parts(run: Run) -> Left:
+def _in_parts(run: Run) -> Left:
     """Three nights by the command, with fixed nonces. Each is given the whole log, since a sliding window may begin the
     night before."""
-    outputs: list[pathlib.Path] = []
-    letters: list[pathlib.Path] = []
-    counts: dict[str, int] = {}
+    left = Left([], [], {})
     for night in range(1, NIGHTS + 1):
-        outputs.append(run.folder / f"{night}.jsonl")
-        letters.append(run.folder / f"{night}.bad")
+        output, bad = run.folder / f"{night}.jsonl", run.folder / f"{night}.bad"
         until = f"2026-01-01T{HOURS // NIGHTS * night:02d}:00:00Z"
         words = ["replay", "logs", "--plan", "plan.json", "--noise-key-file", "noise.key"]
         words += ["--state", "run.state", "--run-id", RUN_ID, "--until", until]
-        words += ["--output", outputs[-1].name, "--dead-letter", letters[-1].name]
+        words += ["--output", output.name, "--dead-letter", bad.name]
         words += ["--ledger", "ledger.db", "--population", "all", "--caps", "100", "0.01"]
         words += ["--public-items", run.domain.name] if run.domain else []
         nonce = mock.patch.object(state_part, "fresh_nonce", return_value=f"{night}" * 32)
         with mock.patch.object(replay, "_print_counts") as told, nonce:
             done = shh(*words, cwd=run.folder)
         assert done.returncode == 0, done.stderr
-        for name, number in _told(told.call_args.args[1]).items():
-            counts[f"night {night}, {name}"] = number
-    reports = [window for output in outputs for window in read_report(output).windows]
-    files = b"".join(output.read_bytes() for output in outputs)
-    return Left(reports, list(_dead_letter(letters)), counts, read_report(outputs[0]).header, files)
+        counts = {f"night {night}, {name}": number for name, number in _told(told.call_args.args[1]).items()}
+        left = Left([*left.reports, output], [*left.rejected, bad], {**left.counts, **counts})
+    return left
 
 
-def _dead_letter(paths: Iterable[pathlib.Path]) -> Iterator[tuple[str, int, str]]:
-    for path in paths:
-        for line in path.read_text().splitlines():
-            row = json.loads(line)
-            yield pathlib.Path(row["file"]).stem, row["position"], row["reason"]
+MEMBERS = (*READERS, "parts")  # a replay by each reader, and parts, which read what a replay reads
+
+
+def ran(folder: pathlib.Path, mode: str, member: str) -> dict[str, list[str]]:
+    """Reports as they are written, where no time stands at which they are made; who rejects which row; and counts."""
+    if member == "parts":
+        left, report = _in_parts(prepared(folder, mode, READERS[0])), "report in parts"
+    else:
+        left, report = replayed(prepared(folder, mode, member)), "report"
+    rows = [json.loads(line) for path in left.rejected for line in path.read_text().splitlines()]
+    return {
+        report: [line for path in left.reports for line in path.read_text().splitlines()],
+        f"rejected, {member}": [f"{pathlib.Path(row['file']).stem} {row['position']}: {row['reason']}" for row in rows],
+        f"counts, {member}": [f"{name}: {count}" for name, count in sorted(left.counts.items())],
+    }
 
 
 def streamed(run: Run) -> list[WindowReport]:
@@ -149,6 +146,3 @@ def streamed(run: Run) -> list[WindowReport]:
     _, reports, ended = sink.read(RUN_ID)
     assert ended is not None
     return reports
-
-
-DRIVERS: dict[str, Callable[[Run], Left]] = {"replay-1": replayed, "parts": _parts}
