@@ -30,8 +30,9 @@ def zigzag(number: int) -> bytes:
     return varint((number << 1) ^ (number >> 63))
 
 
-def avro_container(metadata: dict[str, bytes], blocks: list[tuple[int, bytes]], sync: bytes = b"S" * 16) -> bytes:
+def avro_container(metadata: dict[str, bytes], blocks: list[tuple[int, bytes]]) -> bytes:
     """blocks: (number of records, packed bytes)."""
+    sync = b"S" * 16
     entries = b"".join(zigzag(len(key)) + key.encode() + zigzag(len(text)) + text for key, text in metadata.items())
     head = b"Obj\x01" + zigzag(len(metadata)) + entries + b"\0" + sync
     return head + b"".join(zigzag(count) + zigzag(len(data)) + data + sync for count, data in blocks)

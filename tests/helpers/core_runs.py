@@ -48,16 +48,13 @@ def monitor_settings(
     epsilon=1.0,
     threshold=4,
     hits=2,
-    stream="events",
     run_id="run-1",
     domain=(),
 ):
     """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
     is_kms21 = mode == "kms21"
     return hits_trial(
-        stream=stream,
         run_id=run_id,
-        fingerprint="plan",
         schedule=WindowSchedule(START, START + 10 * WINDOWS, 10 * sliding, 10),
         mode=mode,
         threshold=threshold,
@@ -65,8 +62,6 @@ def monitor_settings(
         epsilon_per_query=epsilon,
         hits_per_user=hits,
         max_items_per_user=limit,
-        epsilon=9.0,
-        delta=1e-3,
         epsilon_after_hits=tuple(float(j + 1) for j in range(hits)),
         wide_epsilon_per_query=epsilon / 4 if is_kms21 else 0.0,
         noise_cap=2 if is_kms21 else 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dp_transforms.runs.ledger import Caps, Ledger
+from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.lifetime_cost import LifetimeCost, delta_units, epsilon_units
 from dp_transforms.runs.records import Part, PartRequest, Run, Verdict
 
@@ -50,9 +50,9 @@ def drawn(ledger: Ledger, verdict: Verdict, state: str) -> None:
     ledger.finish(verdict, state)
 
 
-def done(ledger: Ledger, request: PartRequest, state: str = "state", *, caps: Caps | None = CAPS) -> str:
+def done(ledger: Ledger, request: PartRequest, state: str = "state") -> str:
     """Reserves, starts and finishes a part. Its run id."""
-    verdict = ledger.reserve(request, caps)
+    verdict = ledger.reserve(request, CAPS)
     drawn(ledger, verdict, state)
     return verdict.run_id
 

@@ -1,4 +1,4 @@
-"""Settings of mode `looks` made by hand: little noise, a short price list. No Beam."""
+"""Trials by contributions, made by hand: little noise, a short price list."""
 
 from __future__ import annotations
 
@@ -29,25 +29,18 @@ def naming_settings(
     followed_threshold: int = 60,
     forget_after: int = 2,
     spacing: int = 25,
-    likely_noise: int = -120,
     scale: int = 40,
     sliding: int = 1,
     run_id: str = "run-1",
     domain: Collection[str] = (),
 ) -> TrialPlan:
-    """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then.
-
-    likely_noise: less than any plan has, so that few users are enough for a size to be stated.
-    """
+    """Windows of 10 seconds from `START` on. Noise alone now and then passes the threshold of followed items. Less
+    noise counts as likely than in any plan, so that few users are enough for a size to be stated."""
     prices = short_price_list(most_tests, scale)
     return looks_trial(
-        stream="events",
         run_id=run_id,
-        fingerprint="plan",
         schedule=WindowSchedule(START, START + 10 * windows, 10 * sliding, 10),
         threshold=threshold,
-        epsilon=9.0,
-        delta=1e-3,
         domain_size=len(set(domain)),
         weights=prices.weights,
         units=prices.units,
@@ -55,7 +48,7 @@ def naming_settings(
         followed_threshold=followed_threshold,
         forget_after=forget_after,
         spacing=spacing,
-        likely_noise=likely_noise,
+        likely_noise=-120,
     )
 
 

@@ -39,7 +39,6 @@ def small_plan(
     mode: str = "hits-with-counts",
     max_items_per_user: int = 3,
     hits_per_user: int = 3,
-    window_seconds: int = MINUTE,
     threshold: int | None = None,
     domain: tuple[str, ...] = (),
 ) -> Plan:
@@ -48,12 +47,12 @@ def small_plan(
     windows: how many slides the declared range has. sliding: in how many windows each event counts. domain: all items,
     where they are known; then the threshold can be as low as one likes, in kms21 too.
     """
-    slide = window_seconds // sliding
+    slide = MINUTE // sliding
     return plan_of_mode(
         mode,
         epsilon=40,
         delta=0.1,
-        schedule=WindowSchedule(START, START + windows * slide, window_seconds, slide),
+        schedule=WindowSchedule(START, START + windows * slide, MINUTE, slide),
         hits_per_user=hits_per_user,
         max_items_per_user=max_items_per_user,
         threshold=threshold,
@@ -63,8 +62,8 @@ def small_plan(
     )
 
 
-def settings_of(plan: Plan, stream: str = "events", run_id: str = RUN_ID) -> TrialPlan:
-    return trial_of(plan, stream=stream, run_id=run_id)
+def settings_of(plan: Plan, stream: str = "events") -> TrialPlan:
+    return trial_of(plan, stream=stream, run_id=RUN_ID)
 
 
 def random_log(plan: Plan, seed: int, events: int = 1500) -> list[Event]:
