@@ -6,13 +6,13 @@ import functools
 import random
 from typing import NamedTuple
 
+from tests.helpers.memory_stream import Arrival
 from tests.helpers.small_runs import MICROS
 from tests.reference.log import Event
 from tests.transcripts.cases import HOUR, NIGHTS, START, TOPICS, rows_of
 
 SPAN = 20 * 60  # seconds that a stream is out of order, and that its windows wait
 _LONGEST = 16_384  # bytes of an item
-_MINUTE = 60 * MICROS
 
 
 class Cut(NamedTuple):
@@ -39,14 +39,6 @@ CUTS = {
     "early": Cut(pieces=3, hours=3),  # and then nothing is held any more
     "nothing": Cut(shards=2, hours=0),  # no event in the declared range
 }
-
-
-class Arrival(NamedTuple):
-    """at: when it comes, in microseconds. is_late: all windows that hold the event are closed."""
-
-    at: int
-    event: Event
-    is_late: bool = False
 
 
 @functools.cache
@@ -78,7 +70,7 @@ def events_of(cut: Cut) -> list[Event]:
     return events
 
 
-def arrivals_of(cut: Cut, window_hours: int) -> list[Arrival]:
+def arrivals_of(cut: Cut) -> list[Arrival]:
     """As a stream brings them: no event that counts comes later than `SPAN` after it happened."""
     draws, span = random.Random(4), SPAN * MICROS
     came = {
@@ -86,29 +78,23 @@ def arrivals_of(cut: Cut, window_hours: int) -> list[Arrival]:
         "shuffled": lambda at: at + draws.randrange(span),
         "backwards": lambda at: (at // span + 1) * span,
     }[cut.order]
-    found = [
-        Arrival(came(event[2]), event) for event in sorted(log_of(cut.hours), key=_time) for _ in range(cut.copies)
-    ]
-    if cut.is_late:
-        guests = [
-            (f"late-{hour}-{number}", TOPICS[(hour + number) % 6], (START + HOUR * hour) * MICROS)
-            for hour in range(11)
-            for number in range(60)
-        ]
-        again = [event for event in log_of(cut.hours) if event[0] != "outside"]
-        stays_open = window_hours * HOUR * MICROS + span
-        found += [Arrival(_late(event[2] + stays_open), event, True) for event in (*guests, *again)]
+    events = [event for event in sorted(log_of(cut.hours), key=lambda event: event[2]) for _ in range(cut.copies)]
     sign = -1 if cut.order == "backwards" else 1
-    return sorted(found, key=lambda arrival: (arrival.at, sign * arrival.event[2]))
+    arrivals = [Arrival(event, came(event[2])) for event in events]
+    return sorted(arrivals, key=lambda arrival: (arrival.micros, sign * arrival.event[2]))
 
 
-def _late(micros: int) -> int:
-    """Within the hour after that, with others."""
-    return (micros // (60 * _MINUTE) + 1) * 60 * _MINUTE + _MINUTE
-
-
-def _time(event: Event) -> int:
-    return event[2]
+def late_of(cut: Cut, window_hours: int) -> list[Arrival]:
+    """What comes when all windows that hold it are closed, within the hour after that, with others."""
+    hour, stays_open = HOUR * MICROS, window_hours * HOUR * MICROS + SPAN * MICROS
+    guests = [
+        (f"late-{begun}-{number}", TOPICS[(begun + number) % 6], START * MICROS + hour * begun)
+        for begun in range(11)
+        for number in range(60)
+    ]
+    again = [event for event in log_of(cut.hours) if event[0] != "outside"]
+    late = [Arrival(event, ((event[2] + stays_open) // hour + 1) * hour + 60 * MICROS) for event in (*guests, *again)]
+    return sorted(late, key=lambda arrival: (arrival.micros, arrival.event[2])) if cut.is_late else []
 
 
 def pieces_of(elements: list, cut: Cut) -> list[list]:

@@ -23,8 +23,7 @@ from dp_transforms import (
 )
 from dp_transforms.logs import find_log_chunks
 from dp_transforms.reports.report_records import RunEnded
-from tests.conformance.cuts import SPAN, Arrival, Cut, arrivals_of, events_of, pieces_of
-from tests.helpers import memory_stream
+from tests.conformance.cuts import SPAN, Cut, arrivals_of, events_of, late_of, pieces_of
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.parts import Parts
@@ -82,9 +81,6 @@ class Case(NamedTuple):
     def key(self) -> str:
         return key_file(self.folder)
 
-    def arrivals(self) -> list[Arrival]:
-        return arrivals_of(self.cut, self.mode.window_hours)
-
     @property
     def ends(self) -> tuple[int, ...]:
         """Where its parts end but for the last one."""
@@ -112,9 +108,7 @@ def seen(collected: Collected) -> list[WindowReport]:
     return reports
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# At once: who sees the whole log
-# ---------------------------------------------------------------------------------------------------------------------
+# --- At once: who sees the whole log
 
 
 def _written(case: Case) -> transcripts.Run:
@@ -163,9 +157,7 @@ def batch(case: Case) -> list[WindowReport]:
     return sorted(found) if case.plan.contributions is not None else found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# In order: window after window
-# ---------------------------------------------------------------------------------------------------------------------
+# --- In order: window after window
 
 
 def in_parts(case: Case) -> Parts:
@@ -177,18 +169,15 @@ def in_parts(case: Case) -> Parts:
     return parts
 
 
-def _once(reports: list[WindowReport]) -> list[WindowReport]:
-    return [report for number, report in enumerate(reports) if report not in reports[:number]]
-
-
 def parts(case: Case) -> list[WindowReport]:
     """Parts of a run, each given the whole log and the state of the part before it."""
-    return _once(in_parts(case).reports)
+    return in_parts(case).reports
 
 
 def _partitions(case: Case) -> MemoryStream:
     """As many as shards; each poll takes a few records, or all."""
-    arrivals = [memory_stream.Arrival(arrival.event, arrival.at) for arrival in case.arrivals()]
+    arrivals = [*arrivals_of(case.cut), *late_of(case.cut, case.mode.window_hours)]
+    arrivals.sort(key=lambda arrival: arrival.micros)
     number = case.cut.shards or 2
     size = -(-len(arrivals) // case.cut.pieces)
     return MemoryStream.of([arrivals[at::number] for at in range(number)], size)
@@ -220,14 +209,11 @@ def stream(case: Case) -> list[WindowReport]:
 
 def watermark(case: Case) -> list[WindowReport]:
     """The transform on unbounded input, whose watermark closes windows."""
-    script, arrivals = Script(case.plan), case.arrivals()
-    in_time = [arrival for arrival in arrivals if not arrival.is_late]
-    pieces = pieces_of(in_time, case.cut._replace(pieces=case.plan.schedule.horizon))
-    late = [
-        list(of_one) for _, of_one in itertools.groupby((one for one in arrivals if one.is_late), lambda one: one.at)
-    ]
-    for piece in sorted(filter(None, (*pieces, *late)), key=lambda piece: piece[0].at):
-        script.watermark(piece[0].at // MICROS - SCRIPT_START - SPAN)
+    script, late = Script(case.plan), late_of(case.cut, case.mode.window_hours)
+    pieces = pieces_of(arrivals_of(case.cut), case.cut._replace(pieces=case.plan.schedule.horizon))
+    pieces += [list(of_one) for _, of_one in itertools.groupby(late, lambda arrival: arrival.micros)]
+    for piece in sorted(filter(None, pieces), key=lambda piece: piece[0].micros):
+        script.watermark(piece[0].micros // MICROS - SCRIPT_START - SPAN)
         script.events([arrival.event for arrival in piece])
     found = script.run(case.key(), public_items=case.domain, shards=case.cut.shards)
     assert [stamp.micros for stamp in script.stamps] == [report.window_end - 1 for report in found]

@@ -73,11 +73,8 @@ class Graph(PipelineVisitor):
         transform, outputs = applied.transform, applied.outputs
         if isinstance(transform, beam.ParDo):
             assert not applied.side_inputs
-            more = dict(transform.kwargs)
-            for name, value in zip(
-                [*inspect.signature(transform.fn.process).parameters][1:], transform.args, strict=False
-            ):
-                more[name] = value
+            names = [*inspect.signature(transform.fn.process).parameters][1:]
+            more = {**transform.kwargs, **dict(zip(names, transform.args, strict=False))}
             step = Step(applied.full_label, transform.fn, more, dict(outputs))
             self.steps[step.label] = step
             self._readers.setdefault(applied.inputs[0], []).append(step)
@@ -120,8 +117,7 @@ class Held:
 
 
 class DyingEngine:
-    """unstored: a fault, states with such a name live in the process and not in snapshots.
-    see: is called with each output of a step: label, tag, value and what is held. It may keep things in `told`."""
+    """see: is called with each output of a step: label, tag, value and what is held. It may keep things in `told`."""
 
     def __init__(
         self,
@@ -131,10 +127,9 @@ class DyingEngine:
         see: Callable[[str, str | None, Any, dict[Any, Any]], None],
         new_process: Callable[[], None],
         pass_time: Callable[[], None],
-        unstored: str = "nothing",
     ) -> None:
         self._graph, self._source, self._see = Graph(pipeline), source, see
-        self._new_process, self._pass_time, self._unstored = new_process, pass_time, unstored
+        self._new_process, self._pass_time = new_process, pass_time
         self._held, self._finalizers, self.deaths = Held({}, [], {}), [], 0
         self._callbacks: dict[Key, Callable[..., Any]] = {}  # of timers, by step and name
         self._start()
@@ -142,8 +137,9 @@ class DyingEngine:
             self._send(collection, b"")
         self._complete, self._taken = copy.deepcopy(self._held), None
 
-    def _start(self) -> None:
-        self._new_process()
+    def _start(self, *, is_new_process: bool = True) -> None:
+        if is_new_process:
+            self._new_process()
         for step in self._graph.steps.values():
             step.start()
 
@@ -244,16 +240,8 @@ class DyingEngine:
 
     def _die(self) -> None:
         self.deaths += 1
-        lost, self._held = self._held, copy.deepcopy(self._complete)
-        self._taken, self._finalizers = None, []
-        for key, state in lost.states.items():
-            kept = {name: cell for name, cell in state.items() if name.startswith(self._unstored)}
-            self._held.states.setdefault(key, {}).update(kept)
-        if self._source.random() < 0.5:
-            self._start()
-        else:  # the process lives, its DoFns are new
-            for step in self._graph.steps.values():
-                step.start()
+        self._held, self._taken, self._finalizers = copy.deepcopy(self._complete), None, []
+        self._start(is_new_process=self._source.random() < 0.5)  # else the process lives, and its DoFns are new
 
     def run(self, most_deaths: int = 12) -> None:
         actions = (self._deliver, self._fire, self._checkpoint, self._die, self._pass_time)
@@ -266,10 +254,6 @@ class DyingEngine:
                     return
                 self._die()  # what was written must be what comes again
         raise AssertionError("the run did not end")
-
-    @property
-    def told(self) -> dict[Any, Any]:
-        return self._held.told
 
 
 _UNKNOWN = object()
