@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import pathlib
+import pydoc
 import re
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 import dp_transforms
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "tests").glob("**/*.md")])
+RUNNERS = sorted((ROOT / "runners").glob("*/*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
 
 
 def without_code(text):
@@ -43,7 +45,7 @@ def broken_links(path):
     return broken
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*DOCUMENTS, *RUNNERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(path):
     assert not broken_links(path)
 
@@ -100,10 +102,13 @@ def test_make_docs_builds_the_site(tmp_path):
     assert "--most-contributions" in (tmp_path / "commands.html").read_text()
 
 
-def test_files_that_the_documents_name_exist():
-    names = re.compile(
-        r"(?<![\w/.-])((?:dp_transforms|pipelines|runners|tests|benchmarks|examples|docs)/[\w/.-]*\w\.(?:py|md|java|json))\b"
-    )
-    for path in (path for path in DOCUMENTS if path.name != "CHANGELOG.md"):
-        missing = [name for name in names.findall(path.read_text()) if not (ROOT / name).exists()]
-        assert all(name.startswith("benchmarks/results") for name in missing), (path, missing)
+def test_files_and_modules_that_the_documents_name_exist():
+    """Files from the root of the repository, or from a package: core/steps.py is one of dp_transforms."""
+    path = re.compile(r"(?<![\w/.-])((?:\w+/)+[\w.-]*\w\.(?:py|md|java|json|yaml|ipynb))\b")
+    module = re.compile(r"(?<![\w.])dp_transforms(?:\.\w+)+")
+    roots = [ROOT, ROOT / "dp_transforms", ROOT / "dp_transforms" / "papers", ROOT / "tests"]
+    for page in (page for page in (*DOCUMENTS, *RUNNERS) if page.name != "CHANGELOG.md"):
+        text = page.read_text()
+        missing = [name for name in path.findall(text) if not any((root / name).exists() for root in roots)]
+        missing += [name for name in module.findall(text) if pydoc.locate(name) is None]
+        assert all(name.startswith(("benchmarks/results", "dist/")) for name in missing), (page, missing)

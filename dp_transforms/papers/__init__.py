@@ -6,7 +6,7 @@ The pipeline runs none of them. It has code of its own, on columns and with keye
 `individual_charging`, else the latter with a zone.
 
 Prices are in `dp_transforms.accounting`: `charging_game`, `kms21_accountant`; for calls of several kinds, in
-`mixed_charging` here. docs/papers.md lists every algorithm and theorem of the papers, docs/proofs.md has proofs.
+`mixed_charging` here. docs/proofs.md lists every algorithm and theorem of the papers, and has proofs.
 
 Shared by all:
 noise_source        where randomness comes from: exact draws from a secret key; the exception of one that has halted
