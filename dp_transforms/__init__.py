@@ -17,9 +17,8 @@ Public names, loaded when first used:
 - `ThresholdMonitorEvolving`: the Beam transform that charges hits: timestamped ``(key, (user, item))`` in,
   ``(key, WindowReport)`` out, a monitor for each key.
 - `ShiftingHeavyHitters`: the same without keys, and for plans of contributions; events in, `WindowReport` out.
-- `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
-  its windows close. `WriteReportStream`: keeps the first answer for a window, in a `ReportFolder`, under a
-  `ReportHeader`.
+- `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`.
+  `WriteReportStream`: keeps the first answer for a window, in a folder, which `read_report` reads.
 - `HeavyHitterRows`: the same declared by plain values, rows in and rows out: for Beam YAML and Java.
 - `replay`: a table of events in, a report out, by one call that needs to know nothing of Beam. `read_report`: a
   report file as the same, which any library that takes Arrow reads as a table.
@@ -68,11 +67,9 @@ if TYPE_CHECKING:
     from dp_transforms.logs import EventFields
     from dp_transforms.logs.streams.kafka_topic import KafkaTopic
     from dp_transforms.logs.streams.log_folder import LogFolder
-    from dp_transforms.logs.streams.partition_progress import StreamClock
     from dp_transforms.plan.plan import Plan
     from dp_transforms.plan.window_schedule import WindowSchedule
-    from dp_transforms.reports import ReportHeader, read_report
-    from dp_transforms.reports.report_folder import ReportFolder
+    from dp_transforms.reports import read_report
 
 _HOME = {
     "EventBatch": "core.event_batch",
@@ -84,11 +81,8 @@ _HOME = {
     "ReadEvents": "beam.read_events",
     "Plan": "plan.plan",
     "PublicItems": "core.public_items",
-    "ReportFolder": "reports",
-    "ReportHeader": "reports",
     "ShiftingHeavyHitters": "beam.release_heavy_hitters",
     "ThresholdMonitorEvolving": "beam.threshold_monitor",
-    "StreamClock": "logs.streams.partition_progress",
     "WindowReport": "core.window_report",
     "WindowSchedule": "plan.window_schedule",
     "WriteReportStream": "beam.write_reports",
@@ -106,10 +100,7 @@ __all__ = [
     "Plan",
     "PublicItems",
     "ReadEvents",
-    "ReportFolder",
-    "ReportHeader",
     "ShiftingHeavyHitters",
-    "StreamClock",
     "ThresholdMonitorEvolving",
     "WindowReport",
     "WindowSchedule",

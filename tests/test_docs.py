@@ -28,8 +28,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
     for shown, here in (
         ('KafkaTopic("b:9092", "clicks", EventFields(', 'LogFolder("logs", EventFields('),
         ('"timestamp"', '"timestamp", "s"'),
-        ("StreamClock(", 'StreamClock("event", idle_timeout_seconds=1, '),
-        ("run_id=header.run_id", 'run_id=header.run_id, driver="loop"'),
+        ("allowed_lateness", 'clock="event", idle_timeout_seconds=1, driver="loop", allowed_lateness'),
     ):
         assert pipeline.count(shown) == 1
         pipeline = pipeline.replace(shown, here)
@@ -37,7 +36,8 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
         "import pathlib\nimport uuid\nimport apache_beam as beam\nfrom dp_transforms import *\n"
         'options = beam.options.pipeline_options.PipelineOptions(["--runner=FnApiRunner"])\n'
     )
-    (tmp_path / "example.py").write_text(f"{head}{pipeline}print(ReportFolder('reports').read(header.run_id))\n")
+    tail = "print(read_report('reports').windows, read_report('reports').ended)\n"
+    (tmp_path / "example.py").write_text(f"{head}{pipeline}{tail}")
     (tmp_path / "logs").mkdir()
     lines = (json.dumps({"user": f"u{user}", "item": "news", "timestamp": 1_577_836_800}) for user in range(300))
     (tmp_path / "logs" / "0.jsonl").write_text("\n".join(lines) + "\n")

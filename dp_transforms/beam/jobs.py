@@ -130,7 +130,8 @@ def _started(pipeline: beam.Pipeline) -> PipelineResult:
 class StreamJob:
     """A stream, and where its reports go.
 
-    source, clock, plan, noise_key, run_id, stream, public_items, stop_file: as in `MonitorStream`.
+    source, plan, noise_key, run_id, stream, public_items, stop_file: as in `MonitorStream`; clock: its keyword
+        arguments of that.
     dead_letter: a folder.
     """
 
@@ -156,7 +157,6 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
     monitor = MonitorStream(
         job.source,
         job.plan,
-        clock=job.clock,
         noise_key=job.noise_key,
         run_id=job.run_id,
         stream=job.stream,
@@ -165,9 +165,11 @@ def build_stream(pipeline: beam.Pipeline, job: StreamJob) -> None:
         driver=LOOP if is_local(options) else TIMERS,
         confirm=waits_for_storing(options),
         stop_file=job.stop_file,
+        **vars(job.clock),
     )
     reports, ended, rejected = pipeline | "MonitorStream" >> monitor
-    _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(job.sink, job.header)
+    write = WriteReportStream(job.sink.path, job.plan, run_id=job.run_id, stream=job.stream)
+    _ = (reports, ended) | "WriteReportStream" >> write
     if job.dead_letter is not None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(job.dead_letter)
 

@@ -79,7 +79,6 @@ class MonitorStream(beam.PTransform):
     source: a `StreamSource`. Its partitions are listed when the transform is applied, and are fixed for the run.
     plan, noise_key, stream, shards, public_items: as in `ShiftingHeavyHitters`. A run that continues after a restart
         must have the same ones.
-    clock: when a window is closed, and which events are too late.
     run_id: new for every run. Give an old one only to continue from the stored state of that run.
     driver: ``timers`` for engines that store and restore state; ``loop`` where timers cannot go on forever: then each
         partition is read in one call until it has ended.
@@ -89,6 +88,8 @@ class MonitorStream(beam.PTransform):
         All workers must see the file. Leave it there unchanged until the run has ended. "By then" includes an allowance
         for clocks that differ: `StreamClock.stop_micros`.
     poll_seconds: how long to wait when a partition has nothing more.
+    of_clock: ``clock``, ``allowed_lateness_seconds`` and the other fields of `StreamClock`: when a window is closed,
+        and which events are too late.
 
     Raises ValueError for an argument that cannot be used, and StreamError for a source that cannot be used.
     """
@@ -98,7 +99,6 @@ class MonitorStream(beam.PTransform):
         source: StreamSource,
         plan: Plan,
         *,
-        clock: StreamClock,
         noise_key: beam.Secret | str | os.PathLike[str] | None = None,
         run_id: str,
         stream: str = "events",
@@ -108,11 +108,10 @@ class MonitorStream(beam.PTransform):
         confirm: bool = True,
         stop_file: str | None = None,
         poll_seconds: float = 0.5,
+        **of_clock: Any,
     ) -> None:
         super().__init__()
         self._public_items = PublicItemsSource.of_plan(public_items, plan)
-        if not isinstance(clock, StreamClock):
-            raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
         if not isinstance(run_id, str):
             raise ValueError("run_id must be given: a new name for a new run, or the name of the run to continue.")
         check_names(stream=stream, run_id=run_id)
@@ -124,7 +123,8 @@ class MonitorStream(beam.PTransform):
             raise ValueError(f"stop_file must be a path that all workers see, not a URL, got {stop_file!r}.")
         if shards is None and driver == LOOP:
             shards = 1  # such an engine works in one process, where each key costs time
-        self._source, self._clock, self._noise_key, self._driver = source, clock, noise_key, driver
+        self._source, self._clock = source, StreamClock(**of_clock)
+        self._noise_key, self._driver = noise_key, driver
         self._shards = Sharding.of_stream(shards).shards
         self._confirm, self._stop_file, self._poll_seconds = confirm, stop_file, poll_seconds
         self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)

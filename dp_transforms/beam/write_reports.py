@@ -28,6 +28,7 @@ from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import MOST_REJECTED, RejectedEvents, pack_rejected, write_rejected_lines
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.files import replace_whole, write_error, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder, ReportWriter, key_of
@@ -217,17 +218,16 @@ class WriteReportStream(beam.PTransform):
     """Writes the reports of one stream, and then its end. Takes ``(reports, ended)``, bounded or not. The pipeline
     begins with opening the folder: a worker that cannot use it says so then, and not with the first report.
 
-    sink: where the first answer for each window is kept.
-    header: what the folder says about the run, such as its run id and its stream.
+    path: a folder, where the first answer for each window is kept. `read_report` reads it.
+    plan, run_id, stream: as `MonitorStream` has them.
 
     Returns a PCollection of the keys that were written; a report that is written twice has its key there twice. If the
     folder refuses a report, the bundle fails with StreamError.
     """
 
-    def __init__(self, sink: ReportFolder, header: ReportHeader) -> None:
+    def __init__(self, path: str | os.PathLike[str], plan: Plan, *, run_id: str, stream: str = "events") -> None:
         super().__init__()
-        header.to_json()
-        self._sink, self._header = sink, header
+        self._sink, self._header = ReportFolder(os.fspath(path)), ReportHeader.of_plan(plan, run_id, stream)
 
     def expand(self, inputs: tuple[beam.PCollection, beam.PCollection]) -> beam.PCollection:
         encoded = [inputs[0].pipeline | "Begin" >> beam.Impulse() | "Open" >> _same()]

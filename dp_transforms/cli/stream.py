@@ -251,7 +251,7 @@ def stream_job(
         source = LogFolder(options.input, fields_of(options))
         shown_within = min(source.settle_seconds, float(options.idle_timeout))
     clock = StreamClock(
-        kind=EVENT if options.clock == EVENT else ARRIVAL,
+        clock=EVENT if options.clock == EVENT else ARRIVAL,
         allowed_lateness_seconds=options.allowed_lateness,
         out_of_order_seconds=options.out_of_order,
         idle_timeout_seconds=options.idle_timeout,

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import types
 from typing import Any
 
 import apache_beam as beam
@@ -25,7 +24,7 @@ from apache_beam.testing import test_stream
 from dp_transforms.beam import jobs, write_reports
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.runner_options import cluster_address, runner_options
+from dp_transforms.beam.runner_options import runner_options
 from dp_transforms.beam.workers import operator_counts
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_run import run_replay
@@ -34,7 +33,6 @@ from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
-from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.stores import remote_files
@@ -45,7 +43,7 @@ from tests.helpers.looks_plans import looks_plan_of, small_looks_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 
 
-@pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
+@pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits"])
 def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path, plan):
     log = write_crowded_log(tmp_path / "log", 600, 30)
     job = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
@@ -72,7 +70,7 @@ MONITOR = {"Release/CloseWindows": (TURNS | {"contribution_counters"}, {"close"}
 
 def of_partitions(pipeline: beam.Pipeline, plan: Any, key: str, folder: pathlib.Path) -> beam.PCollection:
     source = LogFolder(str(folder), EventFields("user", "item", "time", "us"))
-    return (pipeline | MonitorStream(source, plan, clock=StreamClock(), noise_key=key, run_id=RUN_ID)).reports
+    return (pipeline | MonitorStream(source, plan, noise_key=key, run_id=RUN_ID)).reports
 
 
 def by_watermark(pipeline: beam.Pipeline, plan: Any, key: str, folder: pathlib.Path) -> beam.PCollection:
@@ -219,29 +217,8 @@ def test_an_engine_does_not_hear_ctrl_c_and_this_process_keeps_its_handler():
         running.raise_error()
 
 
-def test_a_job_that_is_not_waited_for_any_more_is_cancelled():
-    pipeline = Pipeline()
-    pipeline.result.wait_until_finish = lambda: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        jobs.run_to_end(pipeline)
-    assert pipeline.result.is_cancelled.is_set()
-
-
-def test_a_pipeline_here_fails_with_its_own_error():
-    pipeline = beam.Pipeline(options=runner_options([], job_name="job", streaming=False))
-    _ = pipeline | beam.Create([0]) | beam.Map(lambda number: 1 // number)
-    running = jobs.RunningPipeline(pipeline)
-    running._thread.join(120)
-    with pytest.raises(Exception, match="division"):
-        running.raise_error()
-
-
-def options(runner: str, master: str) -> list[str]:
-    return [f"--runner={runner}", f"--flink_master={master}", "--job_name=mine"]
-
-
-def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other(monkeypatch, tmp_path) -> None:
-    """Its job server leaves it there; and Beam takes the runner out of the options when it runs."""
+def test_a_job_that_is_not_waited_for_is_cancelled_and_on_a_cluster_by_its_name_and_no_other(monkeypatch, tmp_path):
+    """The job server of a cluster leaves it there; and Beam takes the runner out of the options when it runs."""
     states = {"a": ("mine", "RUNNING"), "b": ("other", "RUNNING"), "c": ("mine", "FAILED"), "d": ("mine", "RESTARTING")}
     listed = {"jobs": [{"jid": job, "name": name, "state": state} for job, (name, state) in states.items()]}
     asked: list[tuple[str, str]] = []
@@ -251,39 +228,30 @@ def test_on_a_cluster_the_job_of_this_name_is_cancelled_and_no_other(monkeypatch
         return io.BytesIO(json.dumps(listed).encode())
 
     monkeypatch.setattr(jobs.urllib.request, "urlopen", urlopen)
-    for master in ("jobs:8081", "http://jobs:8081"):
-        assert cluster_address(PipelineOptions(options("FlinkRunner", master))) == "http://jobs:8081"
-    pipeline = Pipeline(*options("FlinkRunner", "jobs:8081"))
-    pipeline.result.wait_until_finish = lambda: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        jobs.run_to_end(pipeline)
+    on_cluster = ["--runner=FlinkRunner", "--flink_master=jobs:8081", "--job_name=mine"]
+    for options in ([], on_cluster):
+        pipeline = Pipeline(*options)
+        pipeline.result.wait_until_finish = lambda: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            jobs.run_to_end(pipeline)
+        assert pipeline.result.is_cancelled.is_set()
     cancelled = [("PATCH", f"http://jobs:8081/jobs/{job}?mode=cancel") for job in "ad"]
     assert asked == [("GET", "http://jobs:8081/jobs/overview"), *cancelled]
-    assert cluster_address(PipelineOptions(options("FlinkRunner", "[local]"))) is None
-    assert cluster_address(PipelineOptions(options("PrismRunner", "jobs:8081"))) is None
     monkeypatch.setattr(jobs.urllib.request, "urlopen", lambda *_, **__: (tmp_path / "nobody answers").open())
-    cancel = jobs._Cancel(PipelineOptions(options("FlinkRunner", "jobs:8081")))
-    assert "The job mine may still be there" in cancel(Result())
+    assert "The job mine may still be there" in jobs._Cancel(PipelineOptions(on_cluster))(Result())
 
 
-class Endless:
-    """A pipeline that never ends by itself."""
+class Watched:
+    """A job, and its output: what each look finds, how many reports are new and how many the end says there are, or an
+    error; the last one again and again."""
 
-    is_over, cancelled, ends_by_itself = False, False, False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-    def raise_error(self) -> None:
-        """It did not fail."""
-
-
-class Output:
-    """What each look finds: how many reports are new, and how many the end says there are; or an error. looks: so many
-    were asked for; the last one again and again."""
+    is_over, cancelled, ends_by_itself, error = False, False, False, None
 
     def __init__(self, *found: tuple[int, int | None] | StreamError) -> None:
-        self.found, self.looks, self.known = found, 0, set[int]()
+        self.found, self.looks, self.known, self.run_id, self.sink = found, 0, set[int](), "run-1", self
+
+    def follow(self, run_id: str) -> Watched:
+        return self
 
     def read_new(self) -> tuple[None, list[WindowReport], RunEnded | None]:
         found = self.found[min(self.looks, len(self.found) - 1)]
@@ -294,47 +262,39 @@ class Output:
         self.known.update(range(len(self.known), len(self.known) + new))
         return None, [], None if of_all is None else RunEnded("events", 9, of_all)
 
+    def cancel(self) -> None:
+        self.cancelled = True
 
-def watched(monkeypatch: pytest.MonkeyPatch, job: Endless, output: Output) -> None:
-    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: job)
-    stream = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
-    jobs.watch_to_end(None, stream, pause_seconds=0)  # type: ignore[arg-type]
+    def raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, watched: Any) -> None:
+    monkeypatch.setattr(jobs, "RunningPipeline", lambda _: watched)
+    jobs.watch_to_end(None, watched, pause_seconds=0)  # type: ignore[arg-type]
 
 
 def test_a_stream_is_waited_for_until_all_that_its_end_counts_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end record can overtake the last reports, which the job has yet to write."""
-    late = Output((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
-    watched(monkeypatch, Endless(), late)
-    assert late.looks == 6
+    """The end can overtake the last reports. In this process a job cannot be cancelled, and may yet fail: it is waited
+    for in any case."""
+    watched = Watched((1, None), StreamError("away"), (1, 4), (0, 4), (1, 4), (1, 4), (1, 4))
+    watch(monkeypatch, watched)
+    assert (watched.looks, watched.cancelled) == (6, True)
+    here: Any = Watched((1, 1), (0, 1), (0, 1))
+    here.ends_by_itself = True
+    for number, _ in enumerate(jobs.watch(here, here, pause_seconds=0), start=1):
+        here.is_over = number == 3
+    assert here.looks == 4
 
 
-def test_a_job_whose_output_cannot_be_read_is_not_left_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, output = Endless(), Output((1, None), StreamError("no broker."))
+def test_a_job_that_fails_or_whose_output_cannot_be_read_is_told_and_not_left_unwatched(monkeypatch) -> None:
     monkeypatch.setattr(jobs, "_PATIENCE_SECONDS", 0.1)
+    unread, failed = Watched((1, None), StreamError("no broker.")), Watched(StreamError("no broker."))
     with pytest.raises(StreamError, match="no broker"):
-        watched(monkeypatch, job, output)
-    assert (job.cancelled, output.looks > 2) == (True, True)
-
-
-def test_a_job_that_has_failed_is_told_at_once_also_where_its_output_cannot_be_read() -> None:
-    class Failed(Endless):
-        is_over = True
-
-        def raise_error(self) -> None:
-            raise ValueError("a window was answered twice")
-
-    output = Output(StreamError("no broker."))
-    stream: Any = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
+        watch(monkeypatch, unread)
+    assert (unread.cancelled, unread.looks > 2) == (True, True)
+    failed.is_over, failed.error = True, ValueError("answered twice")
     with pytest.raises(ValueError, match="answered twice"):
-        list(jobs.watch(Failed(), stream, pause_seconds=0))  # type: ignore[arg-type]
-    assert output.looks == 0
-
-
-def test_a_pipeline_in_this_process_is_waited_for_also_when_all_its_reports_are_there() -> None:
-    """It cannot be cancelled, and may yet fail."""
-    job, output = Endless(), Output((1, 1), (0, 1), (0, 1))
-    job.ends_by_itself = True
-    stream: Any = types.SimpleNamespace(run_id="run-1", sink=types.SimpleNamespace(follow=lambda _: output))
-    for number, _ in enumerate(jobs.watch(job, stream, pause_seconds=0), start=1):  # type: ignore[arg-type]
-        job.is_over = number == 3
-    assert output.looks == 4
+        watch(monkeypatch, failed)
+    assert failed.looks == 0

@@ -3,11 +3,9 @@ out and refuses. Whole logs: tests/conformance."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
 
 import apache_beam as beam
 import pytest
@@ -71,39 +69,6 @@ class Loop:
     @property
     def progress(self):
         return PartitionProgress.from_bytes(self.state["progress"].content, PLAN.schedule, CLOCK, SHARDS)
-
-
-class Watched:
-    """see: called with what its readers do, and to what: "open" and "close" with the name of the partition, "polled"
-    with the position."""
-
-    def __init__(self, partitions, records_per_poll, see):
-        self._partitions = [
-            WatchedPartition(f"partition-{number}", tuple(arrivals), records_per_poll, see)
-            for number, arrivals in enumerate(partitions)
-        ]
-
-    def partitions(self):
-        return self._partitions
-
-
-@dataclasses.dataclass(frozen=True)
-class WatchedPartition(MemoryPartition):
-    see: Callable[[str, str | None], object]
-
-    def open(self, since_micros=0):
-        self.see("open", self.name)
-        return WatchedReader(self, since_micros)
-
-
-class WatchedReader(MemoryReader):
-    def poll(self, position, **limits):
-        polled = super().poll(position, **limits)
-        self._partition.see("polled", position)
-        return polled
-
-    def close(self):
-        self._partition.see("close", self._partition.name)
 
 
 def arrivals(users, seconds_apart=0):
@@ -185,29 +150,39 @@ def test_the_stop_is_when_the_file_came_and_is_one_for_all_partitions(tmp_path):
     assert loop.fire().progress.stop_micros == CLOCK.stop_micros(came)
 
 
-def test_a_stop_is_looked_for_behind_each_poll_and_not_before_it(tmp_path):
+def test_a_stop_is_looked_for_behind_each_poll_and_not_before_it(tmp_path, monkeypatch):
     """The file comes while a poll runs: nothing of that poll is taken before the stop is known."""
-    stop = tmp_path / "stop"
+    stop, poll = tmp_path / "stop", MemoryReader.poll
 
-    def see(deed, at):
-        if deed == "polled" and at == "10":
+    def poll_and_stop(reader, position, **limits):
+        if position == "10":
             stop.touch()
+        return poll(reader, position, **limits)
 
-    loop = Loop(Watched([arrivals(40)], 10, see), stop_file=str(stop)).fire(2)
+    monkeypatch.setattr(MemoryReader, "poll", poll_and_stop)
+    loop = Loop(MemoryStream.of([arrivals(40)], 10), stop_file=str(stop)).fire(2)
     assert (loop.progress.position, loop.progress.stop_micros) == ("10", None)
     assert loop.progress.intent.kind == "stop"
 
 
-def test_a_reader_is_opened_anew_when_the_state_went_back():
+@pytest.fixture
+def deeds(monkeypatch):
+    """What was opened and closed, by readers that were pickled too."""
+    found, opened = [], MemoryPartition.open
+    monkeypatch.setattr(MemoryPartition, "open", lambda it, since: found.append(f"open {it.name}") or opened(it, since))
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: found.append(f"close {reader.name}"))
+    return found
+
+
+def test_a_reader_is_opened_anew_when_the_state_went_back(deeds):
     """It may have seen an end that lies before what another attempt has read."""
-    seen = []
-    loop = Loop(Watched([EVENTS], 10, lambda deed, _: seen.append(deed))).fire()
+    loop = Loop(MemoryStream.of([EVENTS], 10)).fire()
     stored = loop.state["progress"].content
     loop.fire(2)
-    assert seen.count("open") == 1
+    assert deeds == ["open partition-0"]
     loop.state["progress"].content = stored
     loop.fire()
-    assert (seen.count("open"), loop.progress.position) == (2, "20")
+    assert (deeds, loop.progress.position) == (["open partition-0", "close partition-0", "open partition-0"], "20")
 
 
 def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
@@ -217,26 +192,17 @@ def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
     assert loop.progress.position == "40"
 
 
-CLOSED = []  # partitions, by readers that were pickled with what notes it
-
-
-def note_closed(deed, name):
-    if deed == "close":
-        CLOSED.append(name)
-
-
-def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader():
+def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader(deeds):
     """The reader of a bundle that fails behind it is closed too."""
-    CLOSED.clear()
-    source = Watched([EVENTS, EVENTS], 40, note_closed)
+    source = MemoryStream.of([EVENTS, EVENTS], 40)
     poll = PollInLoopDoFn(polling_of(source, confirm=False), HeldSecret(), None)
     poll.setup()
     assert announced(poll.process(b"")) == sorted(2 * ALL_SHARDS)
-    assert CLOSED == ["partition-0", "partition-1"]
     begun = poll.process(b"")
     next(begun)
     begun.close()
-    assert CLOSED == ["partition-0", "partition-1", "partition-0"]
+    closed = [deed for deed in deeds if deed.startswith("close")]
+    assert closed == ["close partition-0", "close partition-1", "close partition-0"]
 
 
 # --- The transform
@@ -262,7 +228,7 @@ def test_a_stop_file_ends_the_run_with_what_arrived_before_it(tmp_path):
     later = [Arrival((f"u{user}", "sport", (START + 2) * MICROS), far) for user in range(30)]
     source = MemoryStream.of([[*(Arrival(event, event[2]) for event in log), *later]], 7)
     never = StreamClock("event", 20, 0, idle_timeout_seconds=366 * 86_400, shown_within_seconds=0.1)
-    reports, ended, counts = ran(tmp_path, source, plan, clock=never, stop_file=str(stop))
+    reports, ended, counts = ran(tmp_path, source, plan, stop_file=str(stop), **vars(never))
     assert reports == reference(log, plan) != []
     assert ended == [RunEnded("events", 4, reports=len(reports))]
     assert (counts["events_after_stop"], "stops_seen_late" in counts) == (30, False)
@@ -273,7 +239,7 @@ def test_the_state_of_a_run_knows_its_source_by_its_fingerprint(tmp_path, monkey
     made, keep = [], monitor_stream.Polling
     monkeypatch.setattr(monitor_stream, "Polling", lambda *fields: made.append(keep(*fields)) or made[-1])
     source = LogFolder(str(tmp_path), EventFields("mail", "item", "timestamp"))
-    _ = local_pipeline() | MonitorStream(source, small_plan(4), clock=CLOCK, run_id=RUN_ID)
+    _ = local_pipeline() | MonitorStream(source, small_plan(4), run_id=RUN_ID)
     assert made[0].source == source.fingerprint() != LogFolder(str(tmp_path), EventFields()).fingerprint()
 
 
@@ -283,7 +249,7 @@ def test_the_state_of_a_run_knows_its_source_by_its_fingerprint(tmp_path, monkey
         ({"run_id": None}, "run_id must be given"),
         ({"run_id": ""}, "run_id must be printable text"),
         ({"driver": "magic"}, "'timers' or 'loop'"),
-        ({"clock": 60}, "clock must be a StreamClock"),
+        ({"clock": "wall"}, "clock must be 'arrival' or 'event', got 'wall'"),
         ({"poll_seconds": 0}, "poll_seconds must be > 0"),
         ({"stop_file": "gs://bucket/stop"}, "stop_file must be a path"),
         ({"shards": 0}, "shards must be"),
@@ -292,6 +258,6 @@ def test_the_state_of_a_run_knows_its_source_by_its_fingerprint(tmp_path, monkey
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments, message):
-    usual = {"source": MemoryStream.of([[]]), "plan": small_plan(4), "clock": CLOCK, "run_id": RUN_ID}
+    usual = {"source": MemoryStream.of([[]]), "plan": small_plan(4), "run_id": RUN_ID}
     with pytest.raises((ValueError, StreamError), match=message):
         _ = local_pipeline() | MonitorStream(**{**usual, **arguments})

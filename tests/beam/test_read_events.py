@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import operator
 import typing
 
@@ -17,11 +16,10 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.read_events import CollectEvents, CollectEventsDoFn, getter_of
-from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolving
 from dp_transforms.core.event_batch import MAX_ID_BYTES, EventBatch
 from dp_transforms.logs.rejected_events import RejectedEvents
 from tests.helpers.beam_pipelines import Collected, local_pipeline
-from tests.helpers.small_runs import MICROS, START, batch_of, small_plan
+from tests.helpers.small_runs import MICROS, START, batch_of
 
 USER, ITEM = getter_of("user", 0), getter_of("item", 1)
 
@@ -65,8 +63,6 @@ def test_a_row_that_cannot_be_read_is_left_out_alone():
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (None, "missing {0}"),
-        (b"", "empty {0}"),
         (b"u\xc3", "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)"),
         ("\ud800", "{0} is not valid UTF-8 (of Latin-1: iconv -f latin1 -t utf-8)"),
         (b"\xff" * (MAX_ID_BYTES + 1), "{0} is longer than 16,384 bytes"),
@@ -131,15 +127,6 @@ def test_a_batch_from_single_elements_is_stamped_with_its_earliest_event(monkeyp
         (70, [90, 80, 70]),
         (60, [60]),
     ]
-
-
-def test_elements_without_a_timestamp_are_warned_of_as_what_lies_outside_of_the_range(caplog):
-    elements = [(f"key-{n % 9}", (f"user-{n}", "item")) for n in range(90)]
-    with caplog.at_level(logging.WARNING, logger="dp_transforms"), local_pipeline() as pipeline:
-        _ = pipeline | beam.Create(elements, reshuffle=False) | ThresholdMonitorEvolving(small_plan(mode="hits"))
-    (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("dp_transforms")]
-    assert "lies in the range of the plan" in warning
-    assert "that elements have timestamps" in warning
 
 
 Visit = RowTypeConstraint.from_fields([("reader", str), ("article", str), ("at", int)])

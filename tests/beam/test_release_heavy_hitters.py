@@ -13,6 +13,7 @@ from apache_beam.transforms.window import FixedWindows, SlidingWindows, Timestam
 from apache_beam.typehints import row_type
 from apache_beam.utils.timestamp import Timestamp
 
+from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.release_rows import HeavyHitterRows
 from dp_transforms.plan.plan import plan_for
@@ -51,29 +52,23 @@ def stamp(make, element_type):
     return made.with_output_types(element_type)
 
 
-def with_timestamps(events, batches):
-    """Each kind of input whose time is its timestamp, and its arguments."""
+def kinds_of(events):
+    """Each kind of input, and its arguments: first those whose time is their timestamp."""
     fields = row_type.RowTypeConstraint.from_fields([("u", str), ("i", str)])
     rows = events | "Rows" >> stamp(lambda user, item: beam.Row(u=user, i=item), fields)
     inputs = {
-        "batches": (batches, {}),
-        "pairs": (events | "Pairs" >> stamp(lambda user, item: (user, item), Pair), {}),
         "pairs of no type": (events | "Any" >> stamp(lambda user, item: (user, item), typing.Any), {}),
         "rows": (rows, {"user": "u", "item": lambda row: row.i}),
     }
     for kind in (dict, Fields, dict[str, str] | None):
         dicts = events | f"Dicts {kind}" >> stamp(lambda user, item: {"who": user, "what": item}, kind)
         inputs[f"dicts {kind}"] = (dicts, {"user": lambda row: row["who"], "item": "what"})
-    return inputs
-
-
-def with_times(events):
-    """Each kind of input that has its time in a field."""
     visits = events | "Visits" >> beam.Map(lambda event: visit(*event)).with_output_types(Visit)
     untyped = visits | "Untyped" >> beam.Map(lambda visit: visit._asdict()).with_output_types(typing.Any)
     pairs = visits | "Nested" >> beam.Map(lambda visit: (visit.reader, visit)).with_output_types(tuple[str, Visit])
     functions = {"user": lambda pair: pair[0], "item": lambda pair: pair[1].article}
     return {
+        **inputs,
         "numbers": (visits, {**VISIT, "time": "at", "time_unit": "us"}),
         "text": (visits, {**VISIT, "time": "text"}),
         "text of no type": (untyped, {**VISIT, "time": "text"}),
@@ -82,27 +77,44 @@ def with_times(events):
     }
 
 
+# Beam's windows hold no timestamp far out, and refuse some: events outside are tested with batches.
+LOG = [event for event in random_log(small_plan(), seed=1, events=400) if event[2] > 0]
+
+
+def test_every_kind_of_input_is_the_same_log():
+    pipeline, found = local_pipeline(), {}
+    events = pipeline | "Events" >> beam.Create(LOG, reshuffle=False)
+    for name, (source, arguments) in kinds_of(events).items():
+        found[name] = Collected()
+        batches, _ = source | f"Collect {name}" >> CollectEvents(**{"user": "user", "item": "item", **arguments})
+        _ = batches | f"See {name}" >> found[name].sink()
+    pipeline.run().wait_until_finish()
+    for name, batches in found.items():
+        columns = ((batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros) for batch in batches.values)
+        assert sorted(event for each in columns for event in zip(*each, strict=True)) == sorted(LOG), name
+
+
 @pytest.mark.parametrize("sliding", [1, 3])
-def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
+def test_pairs_batches_and_times_in_fields_in_windows_of_the_plan_or_in_none_give_the_same_reports(tmp_path, sliding):
     plan = small_plan(sliding=sliding, mode="hits", hits_per_user=2)
-    # Beam's windows hold no timestamp far out, and refuse some: events outside are tested with batches.
-    log = [event for event in random_log(plan, seed=1, events=400) if event[2] > 0]
     offset = plan.schedule.start_seconds % plan.schedule.slide_seconds
     windows = FixedWindows(60, Timestamp(offset)) if sliding == 1 else SlidingWindows(60, 20, Timestamp(offset))
     pipeline, found = local_pipeline(), {}
-    events = pipeline | "Events" >> beam.Create(log, reshuffle=False)
-    batches = batches_source(batches_of(log, 200))(pipeline)
-    inputs = with_timestamps(events, batches)
-    windowed = inputs["pairs"][0] | "Window pairs" >> beam.WindowInto(windows)
-    inputs = {**inputs, **with_times(events)} if sliding == 1 else {}
-    inputs["windowed"] = (windowed, {})
-    inputs["windowed batches"] = (batches | beam.WindowInto(windows), {})
-    for name, (source, arguments) in inputs.items():
+    events = pipeline | "Events" >> beam.Create(LOG, reshuffle=False)
+    pairs = events | "Pairs" >> stamp(lambda user, item: (user, item), Pair)
+    visits = events | "Visits" >> beam.Map(lambda event: visit(*event)).with_output_types(Visit)
+    batches = batches_source(batches_of(LOG, 200))(pipeline)
+    for name, source, arguments in (
+        ("batches", batches | beam.WindowInto(windows), {}),
+        ("pairs", pairs, {}),
+        ("windowed", pairs | "Window pairs" >> beam.WindowInto(windows), {}),
+        ("visits", visits, {**VISIT, "time": "at", "time_unit": "us"}),
+    ):
         found[name] = Collected()
         monitor = ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path), run_id=RUN_ID, **arguments)
         _ = (source | f"Monitor {name}" >> monitor).reports | f"Reports {name}" >> found[name].sink()
     pipeline.run().wait_until_finish()
-    expected = reference(log, plan)
+    expected = reference(LOG, plan)
     assert expected
     for name, reports in found.items():
         assert reports.values == expected, name

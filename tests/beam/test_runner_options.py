@@ -85,6 +85,14 @@ def test_a_run_on_flink_takes_checkpoints_and_what_the_operator_says_wins(engine
     assert not options.workers_are_here(own)
 
 
+def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
+    """A run that ends cancels the job of its name on a cluster."""
+    pairs = [("s" * 60, "1"), ("s" * 60, "2"), ("a-b", "c"), ("a", "b-c"), ("a", "B.c")]
+    names = {options.job_name(*pair) for pair in pairs}
+    assert len(names) == 5
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
+
+
 def test_without_our_job_server_a_cluster_gets_the_published_one_and_this_machine_none(engines):
     """It would listen on all addresses, beside the noise key."""
     assert made(CLUSTER).view_as(FlinkRunnerOptions).flink_job_server_jar is None
@@ -108,9 +116,6 @@ def test_a_prism_that_may_listen_on_all_addresses_is_refused(engines, is_in_path
     assert found["prism_location"] == str(folder / "prism")
     assert "prism_disable_sdf_split" in found["experiments"]
     assert not options.waits_for_storing(PipelineOptions(["--runner=PrismRunner"]))
-
-
-def test_the_mark_of_prism_is_the_one_that_make_leaves():
     makefile = (ROOT / "runners" / "Makefile").read_text()
     (version,) = re.findall(r"^PRISM_VERSION := (\S+)$", makefile, re.MULTILINE)
     (mark,) = re.findall(r"^prism: \$\(ENGINES\)/(\S+)$", makefile, re.MULTILINE)
@@ -147,19 +152,24 @@ def test_the_launcher_of_a_flex_template_builds_a_job_and_the_operators_own_flag
     assert usual.view_as(WorkerOptions).disk_size_gb == 50  # runners/dataflow/README.md
 
 
+@pytest.mark.parametrize(
+    ("runner", "master", "address"),
+    [
+        ("FlinkRunner", "jobs:8081", "http://jobs:8081"),
+        ("FlinkRunner", "http://jobs:8081/", "http://jobs:8081"),
+        ("FlinkRunner", "[local]", None),
+        ("PrismRunner", "jobs:8081", None),
+    ],
+)
+def test_where_the_rest_api_of_the_cluster_is(runner, master, address):
+    assert options.cluster_address(PipelineOptions([f"--runner={runner}", f"--flink_master={master}"])) == address
+
+
 def test_a_runner_that_nobody_knows_does_not_recover_and_its_decisions_wait_all_the_same():
     """If it does restore, an answer that was given before must not be given anew."""
     found = made(["--runner=SparkRunner"])
     assert not options.recovers(found)
     assert options.waits_for_storing(found)
-
-
-def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
-    """A run that ends cancels the job of its name on a cluster."""
-    pairs = [("s" * 60, "1"), ("s" * 60, "2"), ("a-b", "c"), ("a", "b-c"), ("a", "B.c")]
-    names = {options.job_name(*pair) for pair in pairs}
-    assert len(names) == 5
-    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
 
 
 # Beam's own DirectRunner: Prism, which it downloads, else the FnApiRunner (docs/engines.md).

@@ -51,7 +51,7 @@ def announced(windows):
     return [Message(window, 1, b"") for window in windows]
 
 
-@pytest.mark.parametrize(("windows", "seeds"), [(1, 20), (40, 40), (700, 4)])
+@pytest.mark.parametrize(("windows", "seeds"), [(1, 20), (40, 40), (700, 2)])
 def test_whatever_the_order_a_window_has_its_turn_when_it_is_next_and_whole(windows, seeds):
     """Beside a model that holds everything."""
     for seed in range(seeds):
@@ -103,7 +103,7 @@ def test_a_window_that_comes_again_has_one_turn_and_a_blob_that_comes_twice_is_t
     assert (shard.dropped, shard.held()) == (4, 0)
 
 
-@pytest.mark.parametrize(("windows", "most"), [(60, 12), (1_000, 20), (10_000, 40)])
+@pytest.mark.parametrize(("windows", "most"), [(60, 12), (1_000, 20), (4_000, 40)])
 def test_a_backlog_with_one_partition_behind_costs_as_its_messages(windows, most):
     """Two senders of four messages a window; the second one begins when the first has sent everything.
 

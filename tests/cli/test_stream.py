@@ -13,18 +13,10 @@ import tempfile
 import apache_beam as beam
 import pytest
 
-from dp_transforms import (
-    EventFields,
-    Plan,
-    ReadEvents,
-    ReportFolder,
-    ReportHeader,
-    ShiftingHeavyHitters,
-    WindowSchedule,
-)
+from dp_transforms import EventFields, Plan, ReadEvents, ShiftingHeavyHitters, WindowSchedule
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.cli.stream import stop_file_of
-from dp_transforms.reports import read_report_file
+from dp_transforms.reports import ReportFolder, ReportHeader, read_report_file
 from tests.helpers.pages import Page
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import python

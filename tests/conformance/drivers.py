@@ -17,11 +17,11 @@ from dp_transforms import (
     PublicItems,
     ReadEvents,
     ShiftingHeavyHitters,
-    StreamClock,
     WindowReport,
     read_report,
 )
 from dp_transforms.logs import find_log_chunks
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports.report_records import RunEnded
 from tests.conformance.cuts import SPAN, Cut, arrivals_of, events_of, late_of, pieces_of
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
@@ -191,7 +191,7 @@ def stream(case: Case) -> list[WindowReport]:
     output = pipeline | MonitorStream(
         _partitions(case),
         case.plan,
-        clock=CLOCK,
+        **vars(CLOCK),
         noise_key=case.key(),
         run_id=RUN_ID,
         public_items=case.domain,

@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from dp_transforms import MonitorStream, PublicItems, StreamClock
+from dp_transforms import MonitorStream, PublicItems
 from dp_transforms.core import user_budgets
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs.streams import partition_poller
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.reports.report_records import RunEnded
 from tests.conformance.cuts import Cut, arrivals_of, log_of
 from tests.conformance.drivers import MODES
@@ -134,7 +135,7 @@ class Stream:
         monitor = MonitorStream(
             self._log,
             self.plan,
-            clock=CLOCK,
+            **vars(CLOCK),
             noise_key=key_file(folder),
             run_id=RUN_ID,
             shards=SHARDS,

@@ -39,9 +39,9 @@ def needs(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(reasons), reason=reasons[0] if reasons else "")
 
 
-def on(engine: str, *values: object, is_long: bool = False) -> object:
-    """A case on this engine, with further values. is_long: it is for `make test-nightly`."""
-    return pytest.param(engine, *values, marks=[needs(engine), *([pytest.mark.nightly] if is_long else [])])
+def on(engine: str, *values: object) -> object:
+    """A case on this engine, with further values."""
+    return pytest.param(engine, *values, marks=needs(engine))
 
 
 def wait_for(what: str, look: Callable[[], Found]) -> Found:

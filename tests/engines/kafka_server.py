@@ -30,29 +30,13 @@ class KafkaServer(kafka_server.KafkaServer):
         self.stop()
         self.start()
 
-    def produce(
-        self,
-        topic: str,
-        values: Iterable[bytes | None],
-        partition: int = 0,
-        timestamp_millis: int | None = None,
-        keys: Iterator[bytes] | None = None,
-    ) -> None:
-        """Returns when the broker has all of them, in this order. timestamp_millis: of all of them; None: now."""
+    def produce(self, topic: str, values: Iterable[bytes | None], partition: int = 0) -> None:
+        """Returns when the broker has all of them, in this order."""
         from confluent_kafka import Producer
 
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "enable.idempotence": True,
-                "queue.buffering.max.messages": 1_000_000,
-                "linger.ms": 5,
-                "log_level": 0,
-            }
-        )
-        more = {} if timestamp_millis is None else {"timestamp": timestamp_millis}
+        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0})
         for value in values:
-            producer.produce(topic, value, key=next(keys) if keys else None, partition=partition, **more)
+            producer.produce(topic, value, partition=partition)
         if left := producer.flush(CALL_SECONDS):
             raise EngineError(f"the broker did not take {left} records in {CALL_SECONDS:g} s.")
 

@@ -17,16 +17,18 @@ from confluent_kafka.admin import NewPartitions
 
 from dp_transforms.beam.workers import NAMESPACE, counts_and_gauges
 from dp_transforms.reports import ReportFolder
-from dp_transforms.reports.report_records import RunEnded
 from examples.engines import flink, prism
 from tests.engines import on, wait_for
-from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
 from tests.engines.stream_case import (
-    STREAM,
+    PARTITIONS,
+    TASK_MANAGER,
+    WORKER,
     counted_events,
+    feed,
     history_case,
-    plain_reports,
+    running,
     submit,
+    topic_of,
     wait_for_end,
     wait_for_reports,
 )
@@ -50,45 +52,35 @@ def _engine(name, folder):
 
 @pytest.mark.parametrize(("engine", "mode"), [on("flink", "hits"), on("prism", "looks")])
 def test_a_topic_gives_the_reports_of_the_oracle(kafka, key_path, tmp_path, engine, mode):
-    case = history_case(mode=mode)
-    topic, sink = f"{engine}-{mode}", ReportFolder(str(tmp_path / "reports"))
-    case.fill(kafka, topic)
+    case, source, sink = history_case(mode), topic_of(kafka, engine), ReportFolder(str(tmp_path / "reports"))
+    feed(kafka.bootstrap, source.topic, case.rows)
     with _engine(engine, tmp_path) as (flags, driving):
-        result = submit(case, case.kafka(kafka.bootstrap, topic), sink, flags, key_path, **driving)
+        result = submit(case, source, sink, flags, key_path, **driving)
         try:
             wait_for_end(sink)
         finally:
             with contextlib.suppress(Exception):
                 result.cancel()
-    _, reports, ended = sink.read()
-    assert plain_reports(reports) == plain_reports(case.expected)
-    assert ended == RunEnded(STREAM, case.plan.schedule.horizon, len(reports))
-
-
-def _feed_and_kill(run, what, seconds):
-    """Feeds the log in parts, and kills at a random moment of each but the last."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    source = random.Random(seed)
-    rows, parts = run.case.rows, len(what) + 1
-    for number, kind in enumerate([*source.sample(what, len(what)), None]):
-        feeder = run.feed(rows[len(rows) * number // parts : len(rows) * (number + 1) // parts], seconds / parts)
-        if kind is not None:
-            time.sleep(source.uniform(0, seconds / parts))
-            run.kill(kind)
-        feeder.join()
-    wait_for_end(run.sink)
-    assert run.cluster.rest.restarts(run.job) >= len(what)
-    run.assert_answers()
+    case.assert_answers(sink)
 
 
 def test_kills_change_nothing_and_no_log_names_a_user_or_holds_a_record(kafka, cluster, key_path, tmp_path, capfd):
-    """Records cannot be read, too, and everything that any process wrote is searched."""
-    secret = "Zx9Qpersonal"
-    case = history_case(mode="looks", prefix=secret)
-    dead_letter = tmp_path / "rejected"
-    with running(kafka, cluster, key_path, case, rows=[], dead_letter=str(dead_letter)) as run:
-        _feed_and_kill(run, [WORKER, TASK_MANAGER], 16)
+    """A worker and a task manager die, each at a random moment of a third of the log. Records cannot be read, too, and
+    everything that any process wrote is searched."""
+    secret, seed = "Zx9Qpersonal", random.randrange(10**6)
+    print(f"seed {seed}")
+    source, case, dead_letter = random.Random(seed), history_case("looks", secret), tmp_path / "rejected"
+    third = len(case.rows) // 3
+    with running(kafka, cluster, key_path, case, dead_letter=str(dead_letter)) as run:
+        for part, kind in enumerate(source.sample([WORKER, TASK_MANAGER], 2)):
+            fed = run.feed(case.rows[third * part : third * (part + 1)], 5)
+            time.sleep(source.uniform(0, 5))
+            run.kill(kind)
+            fed.result()
+        run.feed(case.rows[third * 2 :], 5).result()
+        wait_for_end(run.sink)
+        assert cluster.rest.restarts(run.job) >= 2
+        case.assert_answers(run.sink)
     written = capfd.readouterr()
     lists = [path for path in dead_letter.rglob("*") if path.is_file()]  # also what a worker had begun when it died
     texts = {str(path): path.read_bytes() for path in (*cluster.log_files(), *lists)}
@@ -99,42 +91,35 @@ def test_kills_change_nothing_and_no_log_names_a_user_or_holds_a_record(kafka, c
     assert found >= case.numbers["rejected"]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("mode", "number"), [("hits-with-counts", 1), ("looks", 2)])
-def test_many_kills_change_nothing(kafka, cluster, key_path, mode, number):
-    case = history_case(2 + number, mode=mode, hits_per_user=2 + number % 2, partitions=1 + number)
-    with running(kafka, cluster, key_path, case, rows=[]) as run:
-        _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 40)
-
-
 def test_a_job_goes_on_from_a_savepoint(kafka, cluster, key_path):
     """Partitions that were added meanwhile are not read: the run goes on with those that it was begun with."""
-    case = history_case(mode="looks")
+    case = history_case("looks")
     half = len(case.rows) // 2
-    with running(kafka, cluster, key_path, case, rows=case.rows[:half], seconds=6) as run:
+    with running(kafka, cluster, key_path, case) as run:
+        fed = run.feed(case.rows[:half], 6)
         wait_for_reports(run.sink, 5)
         savepoint = run.stop_with_savepoint()
-        assert len(run.sink.read(run.case.header.run_id)[1]) < case.plan.schedule.horizon
-        run.feeder.join()
+        assert not run.ended
+        fed.result()
         admin = kafka.admin()
         admin.create_partitions([NewPartitions(run.source.topic, 3)])[run.source.topic].result(10)
-        source, known = dataclasses.replace(run.source, first_partitions=case.partitions), cluster.job_ids()
+        source, known = dataclasses.replace(run.source, first_partitions=PARTITIONS), cluster.job_ids()
         submit(case, source, run.sink, cluster.options(savepoint=savepoint), key_path, poll_seconds=0.3)
         run.job = cluster.newest_job(known)
-        run.feed(case.rows[half:], 5).join()
+        run.feed(case.rows[half:], 5).result()
         wait_for_end(run.sink)
         assert cluster.rest.checkpoints(run.job)["latest"]["restored"]["is_savepoint"]
-        run.assert_answers()
+        case.assert_answers(run.sink)
 
 
 def test_a_drain_and_the_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
-    case = history_case(mode="looks")
-    stop_file, rows = tmp_path / "stop", case.rows[: -case.partitions]  # what else would close the last windows
-    with running(kafka, cluster, key_path, case, rows=rows, seconds=5, stop_file=str(stop_file)) as run:
-        run.feeder.join()
+    case = history_case("looks")
+    stop_file, rows = tmp_path / "stop", case.rows[:-PARTITIONS]  # without what else would close the last windows
+    with running(kafka, cluster, key_path, case, stop_file=str(stop_file)) as run:
+        run.feed(rows, 5).result()
         closed = case.plan.schedule.horizon - _OPEN_AT_THE_END
         wait_for_reports(run.sink, closed)
-        _, counted = counted_events(rows, case.plan, case.partitions)
+        _, counted = counted_events(rows, case.plan)
         wanted = {
             "records_read": len(rows),
             "events_read": counted["read"] + counted["from the future"],
@@ -155,5 +140,5 @@ def test_a_drain_and_the_numbers_for_the_operator(kafka, cluster, key_path, tmp_
         assert not run.ended
         stop_file.touch()
         wait_for_end(run.sink)
-        run.assert_answers()
+        case.assert_answers(run.sink)
     assert cluster.rest.job_state(run.job) == "CANCELED"

@@ -42,13 +42,6 @@ def test_a_run_in_process_listens_on_nothing(folder, words):
     assert run.sockets == set()
 
 
-def test_the_looks_find_a_socket_of_all_addresses(tmp_path):
-    """Else the tests of sockets would show nothing."""
-    code = "import socket, time; s = socket.create_server(('0.0.0.0', 0)); time.sleep(1)"
-    run = run_and_listen([], tmp_path, ["-c", code])
-    assert [one.host for one in run.beyond_loopback] == ["0.0.0.0"]
-
-
 def test_a_pool_of_workers_for_flink_listens_on_loopback_alone():
     with flink.WorkerPool() as pool:
         sockets = listening(os.getpid())

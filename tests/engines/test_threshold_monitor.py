@@ -29,7 +29,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from examples.engines import flink, prism
 from examples.engines.flink_cluster import worker_pids
-from tests.engines import needs, on, wait_for
+from tests.engines import needs, wait_for
 from tests.engines.conftest import ROOT
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.no_network import no_network
@@ -190,18 +190,13 @@ def job(tmp_path, key_path):
     return Job(tmp_path, key_path)
 
 
-@pytest.mark.parametrize("engine", ["FnApiRunner", on("prism")])
-def test_bounded_input_on_direct_runner(job, engine):
-    """It takes a Prism that it is told of; where none is, the FnApiRunner."""
-    if engine == "prism":
-        flags = [f"--prism_location={prism.prism_binary()}"]
-    else:
-        flags = [f"--prism_location={job.folder / 'none'}", "--experiments=disable_prism_server_singleton"]
+@needs("prism")
+def test_bounded_input_on_the_prism_of_direct_runner(job):
     with no_network() as refused:
-        result = job.start(flags, "DirectRunner", streaming=False)
+        result = job.start([f"--prism_location={prism.prism_binary()}"], "DirectRunner", streaming=False)
         result.wait_until_finish()
     assert refused == []
-    assert type(result).__module__.endswith("portable_runner" if engine == "prism" else "fn_runner")
+    assert type(result).__module__.endswith("portable_runner"), "it went on elsewhere"
     job.assert_reports()
 
 

@@ -43,7 +43,7 @@ class MemoryPartition:
 
 class MemoryReader:
     def __init__(self, partition: MemoryPartition, since_micros: int) -> None:
-        self._partition = partition
+        self._partition, self.name = partition, partition.name
         early = itertools.takewhile(lambda arrival: arrival.micros < since_micros, partition.arrivals)
         self._begin = self._high = sum(1 for _ in early)
 

@@ -8,7 +8,6 @@ from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.steps import stages_of
 from dp_transforms.local.pool import ProcessPool, ThisProcess
 from dp_transforms.local.replay import LocalReplay
-from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.runs.state_file import StateFile, StoredPart
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
@@ -58,7 +57,7 @@ def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
         LocalReplay(PlannedRun(plan=plan, stream="events", run_id="r"), ThisProcess(SECRET), part=RunPart(3, 13))
     rounds = plan_in_rounds(plan.schedule, delta=1e-6, usual_contributions=(1, 10))
     for in_order in (
-        lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=StreamClock(), run_id="r", noise_key="k"),
+        lambda: MonitorStream(MemoryStream.of([[]]), rounds, run_id="r", noise_key="k"),
         lambda: stages_of(PlannedRun(plan=rounds, stream="events", run_id="r"), None),
     ):
         with pytest.raises(ValueError, match="rounds cannot be used with a stream"):

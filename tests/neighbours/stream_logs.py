@@ -52,7 +52,7 @@ def others(clock: StreamClock, spell: Spell, seed: int, count: int = 300, odd: S
         arrival += (pause or int(source.expovariate(count / (span * MILLI)))) * MILLI
         number += 1
         stamp = arrival - source.randrange(disorder // MILLI + 1) * MILLI
-        if clock.kind == ARRIVAL:
+        if clock.clock == ARRIVAL:
             early = source.choice([0, 1, 5, 90, 200, -1, -4, -19, -25, *(source.uniform(0, 70) for _ in range(9))])
             time = stamp - int(early * MICROS)
         else:  # as its producers wrote it, in some disorder; it may arrive much later
@@ -103,6 +103,6 @@ def pairs_that_count(
         first = int(schedule.first_window(np.array([time]))[0])
         for window in range(first, first + schedule.windows_per_event) if first >= 0 else ():
             ends = schedule.window_end_micros(window)
-            if clock.kind != ARRIVAL or record.micros <= ends + clock.lateness_micros:
+            if clock.clock != ARRIVAL or record.micros <= ends + clock.lateness_micros:
                 pairs.add((window, user, item))
     return frozenset(pairs)

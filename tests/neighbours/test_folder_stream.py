@@ -159,7 +159,7 @@ class Case:
             for user, item, micros in events:
                 window = (micros // MICROS - start) // HOUR
                 ends = self._schedule.window_end_micros(window)
-                late = self._clock.kind == "arrival" and moment > ends + self._clock.lateness_micros
+                late = self._clock.clock == "arrival" and moment > ends + self._clock.lateness_micros
                 if 0 <= window < self._schedule.horizon and not late and micros <= moment + 30 * 60 * MICROS:
                     pairs.add((window, user, item))
         return frozenset(pairs)

@@ -179,7 +179,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
 
     def add(name: str, source: Any, plan: Any, clock: StreamClock) -> None:
         monitor = MonitorStream(
-            source, plan, clock=clock, noise_key=key, run_id=RUN_ID, driver="loop", poll_seconds=0.05, shards=2
+            source, plan, **vars(clock), noise_key=key, run_id=RUN_ID, driver="loop", poll_seconds=0.05, shards=2
         )
         found, reports[name], ended[name] = pipeline | name >> monitor, Collected(), Collected()
         _ = found.reports | f"{name} reports" >> reports[name].sink()

@@ -74,7 +74,7 @@ POSITION = FolderPosition(10**18, "log.jsonl", -(10**10), 1872, 1, 24, is_done=F
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("name", name) for name in ("", "../log.jsonl", "/log.jsonl", "a.js\0onl", "log.txt", True, None)),
+        *(("name", name) for name in ("", "../log.jsonl", "/log.jsonl", "a.js\0onl", None)),
         ("blocks", -1),
         ("ctime_ns", "1"),
         ("is_done", None),

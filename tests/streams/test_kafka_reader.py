@@ -256,9 +256,7 @@ def test_what_retention_has_deleted_is_never_passed_over(broker, now):
         assert offsets_of(polled) == records
 
 
-@pytest.mark.parametrize(
-    ("found", "begins_at"), [(0, 2), (1, 2), (4, 4), (8, 8), (9, 8), (-1, 8)], ids=lambda offset: str(offset)
-)
+@pytest.mark.parametrize(("found", "begins_at"), [(1, 2), (4, 4), (9, 8), (-1, 8)])
 def test_reading_begins_at_the_first_record_that_may_count(broker, now, found, begins_at):
     """-1: there is none; 9: it came after the end of the log was asked for."""
     broker.low, broker.shown, broker.given, broker.first_at_time = 2, 8, 8, {MILLIS: found}
@@ -308,13 +306,10 @@ def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker,
     assert not reader.confirm_passed(), "it was opened anew, and asks anew"
 
 
-@pytest.mark.parametrize("text", ["", "x", "{}", "null", "-1", " 7", "1.5", "9" * 20])
+@pytest.mark.parametrize("text", ["", "{}", "-1", " 7", "9" * 20])
 def test_a_position_that_is_none_of_a_topic_is_refused(broker, text):
     """Nobody begins at the beginning because a position cannot be read."""
-    with pytest.raises(
-        StreamError,
-        match=r"^a stored position is not a position in a Kafka topic\. Start a new run, without the stored state\.$",
-    ):
+    with pytest.raises(StreamError, match=r"^a stored position is not a position in a Kafka topic\. Start a new run"):
         poll_once(reader_of(), text)
     assert broker.calls == []
 

@@ -69,14 +69,9 @@ def test_errors_are_named_by_words_of_the_library():
 def test_a_source_names_what_is_read_and_not_where():
     """The fingerprint tells whether a run may go on with what it had."""
     same = [{"bootstrap_servers": "c:2,d:3"}, {"client_config_file": "/f"}, {"unreachable_seconds": 5.0}]
-    others = [
-        {"topic": "u"},
-        {"fields": EventFields("mail", "item", "time", "s")},
-        {"fields": EventFields("user", "page", "time", "s")},
-        {"fields": EventFields("user", "item", "at", "s")},
-        {"fields": EventFields("user", "item", "time", "ms")},
-        {"append_times_only": True},
-    ]
+    fields = ("mail item time s", "user page time s", "user item at s", "user item time ms")
+    others = [{"fields": EventFields(*words.split())} for words in fields]
+    others += [{"topic": "u"}, {"append_times_only": True}]
     assert {dataclasses.replace(TOPIC, **change).fingerprint() for change in same} == {TOPIC.fingerprint()}
     found = {dataclasses.replace(TOPIC, **change).fingerprint() for change in others}
     assert len({TOPIC.fingerprint(), *found}) == 7
@@ -137,65 +132,42 @@ def test_what_a_consumer_is_made_with(monkeypatch, tmp_path):
     assert wanted.items() <= settings.items()
 
 
-class Described:
-    """The consumer of a broker that describes topics like this."""
-
-    def __init__(self, **topics):
-        self._topics = topics
-
-    def list_topics(self, topic, *, timeout):
-        return types.SimpleNamespace(topics=self._topics)
-
-    def close(self):
-        """Nothing is open."""
-
-
-def described(error=None, **more):
-    return {"t": types.SimpleNamespace(error=error, **more)}
-
-
 @pytest.mark.parametrize(
-    ("topics", "said"),
+    ("described", "said"),
     [
-        ({}, "no partitions"),
-        (described(partitions={}), "no partitions"),
-        (described(trouble("TOPIC_AUTHORIZATION_FAILED").args[0], partitions={0: None}), "TOPIC_AUTHORIZATION_FAILED"),
+        (None, "no partitions"),
+        ({"error": None, "partitions": {}}, "no partitions"),
+        ({"error": trouble("TOPIC_AUTHORIZATION_FAILED").args[0], "partitions": {0: 0}}, "TOPIC_AUTHORIZATION_FAILED"),
     ],
 )
-def test_why_a_topic_cannot_be_read(monkeypatch, topics, said):
-    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda self: Described(**topics))
+def test_why_a_topic_cannot_be_read(monkeypatch, described, said):
+    topics = {} if described is None else {"t": types.SimpleNamespace(**described)}
+    consumer = types.SimpleNamespace(
+        list_topics=lambda *_, **__: types.SimpleNamespace(topics=topics), close=lambda: None
+    )
+    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda _: consumer)
     with pytest.raises(StreamError, match=rf"^there is no Kafka topic 't' that can be read \({said}\)\. Create it"):
         TOPIC.partitions()
 
 
-class Administrator:
-    """Answers for the settings of topics; the answer may be an error."""
+def test_what_a_broker_says_of_a_topic(monkeypatch):
+    """Who may not ask for its settings goes on without them."""
 
-    def __init__(self, entries):
-        self._entries = entries
+    def result(**_):
+        if isinstance(answer, Exception):
+            raise answer
+        return {name: types.SimpleNamespace(value=value) for name, value in answer.items()}
 
-    def describe_configs(self, resources, **_):
-        ((resource,),) = (resources,)
-        assert (resource.restype, resource.name) == (admin.ResourceType.TOPIC, "t")
-        return {resource: self}
+    def describe(resources, **_):
+        assert [(one.restype, one.name) for one in resources] == [(admin.ResourceType.TOPIC, "t")]
+        return {resources[0]: types.SimpleNamespace(result=result)}
 
-    def result(self, **_):
-        if isinstance(self._entries, BaseException):
-            raise self._entries
-        return {name: types.SimpleNamespace(value=value) for name, value in self._entries.items()}
-
-
-@pytest.mark.parametrize(
-    ("entries", "wanted"),
-    [({"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}), (trouble("TOPIC_AUTHORIZATION_FAILED"), {})],
-)
-def test_what_a_broker_says_of_a_topic(monkeypatch, entries, wanted):
-    monkeypatch.setattr(admin, "AdminClient", lambda *_, **__: Administrator(entries))
-    assert TOPIC.settings() == wanted
-
-
-def test_a_broker_that_fails_while_it_is_asked_is_named(monkeypatch):
-    monkeypatch.setattr(admin, "AdminClient", lambda *_, **__: Administrator(trouble("_TRANSPORT")))
+    monkeypatch.setattr(admin, "AdminClient", lambda *_, **__: types.SimpleNamespace(describe_configs=describe))
+    answer = {"cleanup.policy": "compact"}
+    assert TOPIC.settings() == answer
+    answer = trouble("TOPIC_AUTHORIZATION_FAILED")
+    assert TOPIC.settings() == {}
+    answer = trouble("_TRANSPORT")
     with pytest.raises(StreamError, match=r"no Kafka broker answers at b:1 \(_TRANSPORT\)"):
         TOPIC.settings()
 

@@ -82,7 +82,7 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event, counted):
 @pytest.mark.parametrize("kind", ["arrival", "event"])
 def test_what_has_no_clock_value_leaves_a_partition_idle(kind):
     """A record every 8 seconds, refused: with a producer's stamp that no clock believes, or by the clock of events."""
-    held, clock = settings_of(PLAN), dataclasses.replace(CLOCK, kind=kind)
+    held, clock = settings_of(PLAN), dataclasses.replace(CLOCK, clock=kind)
     stepped = poller_of(held, held.stream_keys(SECRET), clock, 2, confirm=False)
     progress = stepped.start()
     for second in range(0, 400 + PLAN.schedule.window_seconds * PLAN.schedule.horizon, 4):

@@ -9,20 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
-from dp_transforms import (
-    EventFields,
-    LogFolder,
-    MonitorStream,
-    Plan,
-    ReportFolder,
-    ReportHeader,
-    StreamClock,
-    WindowReport,
-    WriteReportStream,
-)
+from dp_transforms import EventFields, LogFolder, MonitorStream, Plan, WindowReport, WriteReportStream, read_report
 from dp_transforms.cli import replay
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.core import operator_counts as names
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.runs import state_part
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.crowded_logs import replay_request
@@ -133,16 +124,14 @@ def streamed(run: Run) -> list[WindowReport]:
         found = pipeline | MonitorStream(
             LogFolder(str(run.logs), EventFields()),
             run.plan,
-            clock=clock,
+            **vars(clock),
             noise_key=run.key,
             run_id=RUN_ID,
             public_items=str(run.domain) if run.domain else None,
             driver="loop",
             poll_seconds=0.05,
         )
-        sink = ReportFolder(str(run.folder / "reports"))
-        header = ReportHeader.of_plan(run.plan, RUN_ID, "events")
-        _ = (found.reports, found.ended) | WriteReportStream(sink, header)
-    _, reports, ended = sink.read(RUN_ID)
-    assert ended is not None
-    return reports
+        _ = (found.reports, found.ended) | WriteReportStream(run.folder / "reports", run.plan, run_id=RUN_ID)
+    report = read_report(run.folder / "reports")
+    assert report.ended is not None
+    return list(report)

@@ -155,7 +155,7 @@ def check_topic(source: KafkaTopic, clock: StreamClock) -> None:
             f"the topic {topic} is compacted (cleanup.policy): old events vanish from it, so a restart would count"
             " other events. Set cleanup.policy=delete, or copy it to another topic."
         )
-    is_asked = clock.kind == ARRIVAL and source.append_times_only
+    is_asked = clock.clock == ARRIVAL and source.append_times_only
     if is_asked and said.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
         raise StreamError(
             f"producers set the times of records in the topic {topic}, so that one of them could close windows for all."

@@ -48,7 +48,7 @@ _VERSION = 3  # of what is stored
 class StreamClock:
     """When a window is closed, and which events are too late for it.
 
-    kind: ``arrival``: the clock of a partition is the log's own, which sets a timestamp when an event arrives. Whether
+    clock: ``arrival``: the clock of a partition is the log's own, which sets a timestamp when an event arrives. Whether
         an event is in time then depends on this event alone. ``event``: the times of the events themselves, to replay
         history; then one event far ahead makes others late (docs/guarantee.md, "Which events of a stream are in time").
     allowed_lateness_seconds: how long after the end of a window its events are still accepted.
@@ -59,7 +59,7 @@ class StreamClock:
         it. A stop waits this long for what arrived before it. None: the idle timeout, which must not be shorter.
     """
 
-    kind: str = ARRIVAL
+    clock: str = ARRIVAL
     allowed_lateness_seconds: float = 60
     out_of_order_seconds: float = 10
     max_ahead_seconds: float = 300
@@ -67,8 +67,8 @@ class StreamClock:
     shown_within_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in (ARRIVAL, EVENT):
-            raise InputError("the kind of a clock", f"must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
+        if self.clock not in (ARRIVAL, EVENT):
+            raise InputError("clock", f"must be {ARRIVAL!r} or {EVENT!r}, got {self.clock!r}.")
         for field in dataclasses.fields(self)[1:]:
             name, value = field.name, getattr(self, field.name)
             if value is None and name == "shown_within_seconds":
@@ -244,7 +244,7 @@ class PartitionProgress:
         is_present = is_by_stop & (time <= arrival + self._clock.max_ahead_micros)
         from_the_future = (time if polled.places is None else polled.places)[is_by_stop & ~is_present]
         passed: int | npt.NDArray[np.int64] = CLOCK_BEGIN
-        if self._clock.kind == ARRIVAL:
+        if self._clock.clock == ARRIVAL:
             # Every arrival moves this clock: otherwise broken records could hold it, and every window, forever. What
             # arrives after the stop moves it up to the stop, however the records are cut into polls.
             value = np.minimum(arrival, stop)
@@ -283,7 +283,7 @@ class PartitionProgress:
 
     def has_arrived_after(self, micros: int) -> bool:
         """Whether something was taken that arrived later. False with the clock ``event``, which cannot know."""
-        return self._clock.kind == ARRIVAL and self.clock_micros > micros
+        return self._clock.clock == ARRIVAL and self.clock_micros > micros
 
     def wanted_clock_micros(self, polled: Polled, now_micros: int, since_micros: int) -> int | None:
         """What the wall clock may set this clock to, if the log confirms that all is read; else None.
