@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import json
 import shlex
-import zoneinfo
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,7 +19,7 @@ from dp_transforms.cli.options import FIELDS, Command, Options, fields_of, user_
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import format_of_log, read_log_chunk
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.stores.output_file import free_report_name
 from dp_transforms.views.report_words import escape_text, label_text
 
@@ -34,6 +32,7 @@ _CHECK = (
 )
 _ROLES = ("user", "item", "time")
 _MOST_SHOWN = 40
+_DAY = 86_400 * MICROS_PER_SECOND
 _MOST_ROWS = 10_000_000  # that are read for the range: the end of a longer log is asked
 _LOGS = click.Argument(["logs"], nargs=-1, required=True, metavar="LOG...")
 
@@ -53,7 +52,7 @@ def command(options: Options) -> None:
         files, rows, separator = sample_log(options.logs, declared.csv_separator)
         fields = fields_of_rows(rows, options.time_format)
         choices = _choices(fields, declared)
-        words, notes, days = _words(choices, options, separator), [*_notes(fields, choices)], ["?", "?"]
+        words, notes, days = _words(choices, options, separator), [*_notes(fields, choices, declared)], ["?", "?"]
         nested = [label_text(field.name) for field, _ in choices.values() if field and field.name.startswith(".")]
         if "?" not in words and not nested:
             with command.make_context("doctor", [*words, "--", *options.logs]) as context:
@@ -66,7 +65,7 @@ def command(options: Options) -> None:
         lines += [f"{', '.join(nested)}: inside of objects. Make a flat log, and look at that:", f"  {_flat(files)}"]
     else:
         time, _ = choices["time"]
-        window = "1d" if time and time.times and not time.times.fineness else "1h"
+        window = "1d" if time and time.forms and not time.fineness else "1h"
         parts = [["shh", "replay", *options.logs], words, ["--start", days[0], "--end", days[1], "--window", window]]
         parts.append(["--epsilon", "2", "--delta", "1e-9", "--output", free_report_name()])
         text = " \\\n      ".join(shlex.join(part) for part in parts).replace("'?'", "?")
@@ -99,16 +98,14 @@ def _words(choices: Mapping[str, Choice], options: Options, separator: str | Non
         more = options.item_field[1:] if role == "item" else ()
         words += [word for name in (field.name if field else "?", *more) for word in (f"--{role}-field", name)]
     time, _ = choices["time"]
-    form = options.time_format
-    if time and not form:
-        form = "?" if time.times is None or time.times.is_doubtful else time.times.forms[0]
+    form = options.time_format or (time and ("?" if time.is_doubtful else time.forms[0]))
     separator = "tab" if separator == "\t" else separator
     for flag, value in (("--time-format", form), ("--time-zone", options.time_zone), ("--csv-separator", separator)):
         words += [flag, value] if value else []
     return words
 
 
-def _notes(fields: Sequence[Field], choices: Mapping[str, Choice]) -> Iterator[str]:
+def _notes(fields: Sequence[Field], choices: Mapping[str, Choice], declared: EventFields) -> Iterator[str]:
     """What is asked, and what is wrong with fields. Holds no cell."""
     for role, (field, weighed) in choices.items():
         if field is None:
@@ -117,17 +114,17 @@ def _notes(fields: Sequence[Field], choices: Mapping[str, Choice]) -> Iterator[s
     (user, _), (time, _) = choices["user"], choices["time"]
     if user and user.holds == WITH_PORTS:
         yield f"{label_text(user.name)} holds {WITH_PORTS}: each connection would be a user. Cut the ports off."
-    if time and (time.times is None or time.times.is_doubtful):
-        forms = " or ".join(map(shlex.quote, time.times.forms)) if time.times else "such as '%d.%m.%Y %H:%M'"
+    if time and time.is_doubtful and not (declared.time_format or declared.time_unit):
+        forms = " or ".join(map(shlex.quote, time.forms)) or "such as '%d.%m.%Y %H:%M'"
         yield f"--time-format ? ({label_text(time.name)} needs one: {forms})"
     clocks = ", ".join(label_text(field.name) for field in fields if field.holds == CLOCKS)
-    if clocks and time and time.times and not time.times.fineness:
+    if clocks and time and time.forms and not time.fineness:
         yield f"{label_text(time.name)} holds days, and the clock is in {clocks}: join both to one time."
 
 
 def _read(logs: Sequence[str], reading: EventFields, notes: list[str]) -> list[str]:
-    """Reads the log as a run does. Returns the first day of events of 1990 to 2100 and the one after the last, of the
-    time zone and all of 24 hours; notes what is wrong with rows, without a cell. Raises EventFileError."""
+    """Reads the log as a run does. Returns the first day of events of 1990 to 2100 and the one after the last, in UTC;
+    notes what is wrong with rows, without a cell. Raises EventFileError."""
     rows, reasons, bounds = 0, Counter[str](), list[int]()
     chunks = find_log_chunks(logs, reading)
     for block in itertools.chain.from_iterable(read_log_chunk(chunk, reading) for chunk in chunks):
@@ -142,14 +139,8 @@ def _read(logs: Sequence[str], reading: EventFields, notes: list[str]) -> list[s
     notes += [f"{count:,} of {rows:,} rows are left out: {reason}" for reason, count in reasons.items()]
     if not bounds:
         return ["?", "?"]
-    clock = zoneinfo.ZoneInfo(reading.time_zone or "UTC")
-    first, last = (
-        datetime.datetime.fromtimestamp(micros // MICROS_PER_SECOND, clock) for micros in (min(bounds), max(bounds))
-    )
-    zone = datetime.timezone(first.utcoffset() or datetime.timedelta())
-    begin, end = (each.astimezone(zone).replace(hour=0, minute=0, second=0) for each in (first, last))
-    days = [day.isoformat().replace("+00:00", "Z") for day in (begin, end + datetime.timedelta(days=1))]
-    return days if rows < _MOST_ROWS else [days[0], "?"]
+    begin, end = (format_utc(day * _DAY) for day in (min(bounds) // _DAY, max(bounds) // _DAY + 1))
+    return [begin, end if rows < _MOST_ROWS else "?"]
 
 
 def _flat(files: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ _KINDS |= {datetime.datetime: TIMES, datetime.date: TIMES}
 _SHAPES = {  # of nearly all texts of a field
     CLOCKS: r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[ap]\.?m\.?)?",
     WITH_PORTS: r"\d{1,3}(\.\d{1,3}){3}:\d{1,5}|\[[\da-f:.]+\]:\d{1,5}",
-    ADDRESSES: rf"({ADDRESS})(/\d+)?|([\da-f]{{2}}[:-]){{5}}[\da-f]{{2}}",
+    ADDRESSES: ADDRESS,
     EMAILS: r"[^@\s]+@[^@\s]+\.[^@\s]+",
 }
 _LONG = 200  # characters: no time or address has so many, and a hostile cell may have a million
@@ -62,26 +62,27 @@ _PARTS = (  # of the text of a time, besides numbers
 EARLIEST, LATEST = 631_152_000_000_000, 4_102_444_800_000_000  # 1990 and 2100: so a number has one unit
 
 
-class Times(NamedTuple):
-    """How values are read as times. forms: what --time-format is to say, "" for nothing; several if only the order of
-    day, month and year tells them apart. is_doubtful: it must be asked, since that order is never guessed. fineness: 0
-    for days, 1 for minutes, 2 for seconds, 3 for less."""
-
-    forms: list[str]
-    is_doubtful: bool
-    fineness: int
-
-
 class Field(NamedTuple):
-    """A field of all rows. words: of its name, at least one. holds: the kind of its values, or the shape of its texts.
-    counts: of its values. rows: how many there are. times: None unless it can be read as some."""
+    """A field of all rows.
+
+    words: of its name, at least one. holds: the kind of its values, or the shape of its texts. counts: of its values.
+    rows: how many there are. forms: what --time-format is to say, "" for nothing; several if only the order of day,
+    month and year tells them apart; none unless most values are times. fineness: of these times, 0 for days, 1 for
+    minutes, 2 for seconds, 3 for less.
+    """
 
     name: str
     words: list[str]
     holds: str
     counts: Counter[Any]
     rows: int
-    times: Times | None
+    forms: list[str]
+    fineness: int
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the form of its times must be asked: that order is never guessed."""
+        return len(self.forms) != 1 or "%y" in self.forms[0]
 
 
 def fields_of_rows(rows: Sequence[Mapping[str, Any]], form: str | None) -> list[Field]:
@@ -100,19 +101,19 @@ def _field(name: str, cells: Sequence[Any], form: str | None) -> Field:
     kinds = {_KINDS.get(type(value), OTHER) for value in values}
     holds = kinds.pop() if len(kinds) == 1 else TEXT if kinds == {TEXT, WHOLE} else OTHER
     if holds == OTHER:
-        return Field(name, words, holds, Counter(), len(cells), None)
+        return Field(name, words, holds, Counter(), len(cells), [], 0)
     for shape, pattern in _SHAPES.items() if holds == TEXT else ():
         alike = sum(bool(re.fullmatch(pattern, str(value)[:_LONG], re.IGNORECASE)) for value in values)
         holds = shape if alike >= 0.9 * len(values) else holds
-    times = None if holds in _SHAPES else _times(values, form)
+    forms, fineness = ([], 0) if holds in _SHAPES else _times(values, form)
     # Numbers may be ids: only their name says that they are times.
-    if times and (times.forms[0] not in TIME_UNITS or not _TIME_WORDS.isdisjoint(words)):
+    if forms and (forms[0] not in TIME_UNITS or not _TIME_WORDS.isdisjoint(words)):
         holds = TIMES
-    return Field(name, words, holds, Counter(values), len(cells), times)
+    return Field(name, words, holds, Counter(values), len(cells), forms, fineness)
 
 
-def _times(values: Sequence[Any], declared: str | None) -> Times | None:
-    """By the parser of runs, in the declared form or those that fit best. None unless most values are times."""
+def _times(values: Sequence[Any], declared: str | None) -> tuple[list[str], int]:
+    """Forms and fineness of a field: by the parser of runs, in the declared form or those that fit best."""
     likely = [declared] if declared else ["", "s", "ms", "us", "%Y%m%d", *_likely_forms(str(values[0])[:_LONG])]
     found: dict[bytes, tuple[float, str]] = {}  # what is read -> which part of it is times, and by which form
     for form in likely:
@@ -121,11 +122,8 @@ def _times(values: Sequence[Any], declared: str | None) -> Times | None:
             found.setdefault(micros.tobytes(), (((micros >= EARLIEST) & (micros < LATEST)).mean(), form))
     most = max(part for part, _ in found.values())
     best = {data: form for data, (part, form) in found.items() if part == most > 0.5}
-    if not best:
-        return None
-    forms, micros = [*best.values()], np.frombuffer(next(iter(best)), np.int64)
-    fineness = sum(bool((micros % size).any()) for size in (86_400_000_000, 60_000_000, 1_000_000))
-    return Times(forms, not declared and (len(forms) > 1 or "%y" in forms[0]), fineness)
+    micros = np.frombuffer(next(iter(best), b""), np.int64)
+    return [*best.values()], sum(bool((micros % size).any()) for size in (86_400_000_000, 60_000_000, 1_000_000))
 
 
 def _likely_forms(text: str) -> Iterator[str]:
@@ -174,8 +172,8 @@ def _rank_as_item(field: Field) -> tuple[Any, ...]:
 
 def _rank_as_time(field: Field) -> tuple[Any, ...]:
     """The finest one. What is named for another time than that of the event is the last resort."""
-    if field.times is None:
+    if not field.forms:
         return ()
     is_other, is_named = (not words.isdisjoint(field.words) for words in (_OTHER_TIMES, _TIME_WORDS))
-    fineness = field.times.fineness
-    return field.holds != TIMES, field.name.startswith("."), is_other, not fineness, not is_named, -fineness
+    is_nested, fineness = field.name.startswith("."), field.fineness
+    return field.holds != TIMES, is_nested, is_other, not fineness, not is_named, -fineness

@@ -118,13 +118,11 @@ def _parquet(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """All None if Python has not all of them, such as times after the year 9999."""
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError):
-        return [None] * len(column)
+    """None if Python has not all of them, such as times after the year 9999."""
+    with contextlib.suppress(ValueError, OverflowError):
+        is_time = pa.types.is_timestamp(column.type)
+        return (column.cast(pa.timestamp("us", column.type.tz), safe=False) if is_time else column).to_pylist()  # type: ignore[no-any-return]
+    return [None] * len(column)
 
 
 def _avro(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]]:

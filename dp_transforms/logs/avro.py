@@ -11,7 +11,7 @@ import contextlib
 import gc
 import io
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 import fastavro
@@ -19,7 +19,7 @@ import pyarrow as pa
 from fastavro.read import HEADER_SCHEMA, MAGIC, SYNC_SIZE
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.avro_schema import EventSchema, RecordSchema, check_schema, column_of
+from dp_transforms.logs.avro_schema import RecordSchema, check_schema, column_of
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -166,9 +166,8 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     values: list[list[Any]] = [[] for _ in fields.names]
 
     def made() -> ReadBlock:
-        return id_columns.block_of_rows(
-            chunk.path, id_columns.event_columns(to_arrow(values, schema), fields), rows + 1
-        )
+        arrays = list(map(column_of, values, schema.types))
+        return id_columns.block_of_rows(chunk.path, id_columns.event_columns(arrays, fields), rows + 1)
 
     try:
         with opened_log(chunk.path, chunk.stored) as file:
@@ -190,8 +189,3 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         raise EventFileError(chunk.path, f"{problem} Write it with smaller blocks.") from None
     except Exception:  # the decoder's own message may contain bytes of the file
         raise damaged_error(chunk.path, "Avro", rows + len(values[0])) from None
-
-
-def to_arrow(values: Sequence[list[Any]], schema: EventSchema) -> list[pa.Array]:
-    """values: of each field, as fastavro returns them."""
-    return [column_of(column, arrow_type) for column, arrow_type in zip(values, schema.types, strict=True)]

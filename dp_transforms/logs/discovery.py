@@ -35,8 +35,6 @@ PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
 JOINED_ROWS = 500_000
 _JOINED_BYTES = 32 << 20  # of columns: rows may be wide
 _BYTES_PER_ROW = 64  # of chunks that do not say how many rows they have: so 32 MB of them at most
-_PROBES = 32  # places of a log at which an event inside a range is looked for first
-_LOOKED_AT_BLOCKS = 16  # of a place: a file may begin with gigabytes of blank lines
 
 
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
@@ -275,17 +273,9 @@ def count_unless_inside(
 ) -> tuple[int, int] | None:
     """None if an event is inside the range; else how many events there are, and how many rows that cannot be read. All
     of the log is read only to find that none is. Raises EventFileError."""
-
-    def is_inside(block: ReadBlock) -> bool:
-        return bool((schedule.first_window(block.batch.time_micros) >= 0).any())
-
-    places = cut_chunks(chunks, _PROBES)
-    for place in places[:: max(1, len(places) // _PROBES)]:
-        if any(map(is_inside, itertools.islice(read_log_chunk(place, fields), _LOOKED_AT_BLOCKS))):
-            return None
     events = rejected = 0
     for block in itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in chunks):
-        if is_inside(block):
+        if (schedule.first_window(block.batch.time_micros) >= 0).any():
             return None
         events += len(block.batch)
         rejected += block.rows - len(block.batch)

@@ -97,15 +97,6 @@ def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
         assert read_chunks(parts, FIELDS) == found, cut
 
 
-def test_a_line_over_many_parts_is_read_once(tmp_path):
-    path = tmp_path / "log.jsonl"
-    event = b'{"user": "u1", "item": "i1", "timestamp": 5}\n'
-    path.write_bytes(event + b" " * 5000 + event + b"no row")
-    cut = cut_chunks(find_log_chunks([str(path)], FIELDS), 3)
-    assert len(cut) > 10
-    assert read_chunks(cut, FIELDS) == ([("u1", "i1", 5_000_000)] * 2, {"broken line": [3]})
-
-
 # Small blocks and small files are joined.
 
 

@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import pathlib
 import zlib
 
@@ -16,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError
-from dp_transforms.logs.avro import records_of, to_arrow
-from dp_transforms.logs.avro_schema import check_schema
-from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.avro import records_of
+from dp_transforms.logs.avro_schema import check_schema, column_of
 from tests.helpers.avro_bytes import PACK, avro_container, varint, zigzag
 from tests.helpers.event_files_oracle import NAMES, SECRET, avro_schema, read_all
 from tests.helpers.shh_process import run_python
@@ -105,21 +103,6 @@ def test_a_changed_file_is_read_or_refused_in_a_line_without_a_cell(tmp_path, na
     assert SECRET not in before + rest.partition(". Name one with")[2]
 
 
-@pytest.mark.parametrize(("ending", "spell"), [("csv", _csv), ("jsonl", _json)])
-@given(lines=st.lists(st.tuples(EDITS, st.integers(0, 24)), min_size=1, max_size=5))
-def test_no_line_takes_a_row_of_others_with_it(tmp_path, ending, spell, lines):
-    good = spell(ROWS).splitlines()
-    written = [NAMES] if ending == "csv" else []
-    text = [*spell(written).splitlines(), *good] if ending == "csv" else [*good]
-    for edits, at in lines:
-        odd = edited(spell([("odd", "odd", TIME)])[:-1], edits).replace(b"\n", b"")
-        text.insert(len(text) - at, odd)
-    path = tmp_path / f"log.{ending}"
-    path.write_bytes(b"\n".join(text))
-    events, _ = read_all(str(path))
-    assert [event[:2] for event in events if event[0].startswith(f"u{SECRET}")] == [row[:2] for row in ROWS]
-
-
 _NAMES = st.sampled_from(["a", "b", "x.y", ""])
 _TYPES = st.recursive(
     st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string", "a", "x.y", "nothing", 7]),
@@ -153,7 +136,8 @@ def test_a_schema_of_avro_that_is_accepted_decodes_any_bytes_without_harm(beside
         return
     with contextlib.suppress(Exception):  # as the reader takes it: the block is damaged
         (records,) = records_of(data, count, schema.records)
-        to_arrow([[record[key] for record in records] for key in schema.keys], schema)
+        for key, arrow_type in zip(schema.keys, schema.types, strict=True):
+            column_of([record[key] for record in records], arrow_type)
 
 
 _HOSTILE = pathlib.Path(__file__).parents[1] / "data" / "hostile_parquet"
@@ -174,23 +158,6 @@ def test_parquet_that_was_read_wrongly_once_is_refused(tmp_path, name, unit):
     (tmp_path / "log.parquet").write_bytes((_HOSTILE / name).read_bytes())
     with pytest.raises(EventFileError):
         read_all(str(tmp_path / "log.parquet"), EventFields(time_unit=unit))
-
-
-_KINDS = {
-    "pipe": os.mkfifo,
-    "folder": os.mkdir,
-    "endless device": lambda path: os.symlink("/dev/zero", path),
-    "link to nothing": lambda path: os.symlink("absent", path),
-}
-
-
-def test_a_stream_of_a_folder_passes_over_what_is_no_file(tmp_path):
-    for kind, make in _KINDS.items():
-        make(str(tmp_path / f"{kind}.jsonl"))
-    (tmp_path / "good.jsonl").write_bytes(_json(ROWS))
-    (partition,) = LogFolder(str(tmp_path), EventFields(), settle_seconds=0.1).partitions()
-    polled = partition.open().poll(None, max_records=1000, max_seconds=60)
-    assert (len(polled.batch), polled.rejected) == (len(ROWS), ())
 
 
 # Bombs: read in a process of its own, with a limit of CPU; it says how many rows it read and how much memory it took.

@@ -9,8 +9,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dp_transforms.core.event_batch import MAX_ID_BYTES, concatenate
 from dp_transforms.local.replay_table import read_table
@@ -107,20 +105,6 @@ def test_every_reader_of_files_and_tables_joins_alike(tmp_path):
             lines = {reason: [line - header for line in places] for reason, places in rejected.items()}
             assert (events, lines) == joined(cells), f"{name}: {path.name}"
             path.unlink()
-
-
-IDS = (
-    st.none()
-    | st.sampled_from(["", "a", "a / b", " / ", LONG, LONG + "é"])
-    | st.text(" /\\a", max_size=5)
-    | st.text(max_size=3)
-)
-
-
-@given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=30))
-def test_any_cells_of_a_table(cells):
-    cells = [*cells, ("a", "b")]
-    assert of_blocks(read_table(pa.Table.from_pylist(rows_of(cells)), FIELDS)) == joined(cells)
 
 
 def test_a_long_item_that_a_dictionary_has_once_takes_no_more_memory_than_in_a_column_of_texts(tmp_path):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
-from dp_transforms.logs.discovery import cut_chunks, find_log_files, read_log_chunk
+from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks
 
@@ -137,15 +137,6 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
     assert fetched[3] < len(content) + cut[3].bytes + more
 
 
-def test_many_sources_name_a_log_once_and_in_order(bucket):
-    for name in ("b.csv", "a/2.jsonl", "a/1.csv", "c.txt", "_d.csv", "a/.e.csv"):
-        remote_files.put(f"{bucket}/{name}", _csv())
-    sources = [f"{bucket}/*.csv", f"{bucket}/a", bucket, f"{bucket}/b.csv"]
-    urls = [url.removeprefix(bucket) for url, _ in find_log_files(sources)]
-    assert urls == ["/a/1.csv", "/a/2.jsonl", "/b.csv"]
-    assert [chunk.path.removeprefix(bucket) for chunk in find_log_chunks(sources, FIELDS)] == urls
-
-
 @pytest.mark.parametrize("name", ["log.parquet", "log.avro", "log.csv.gz", "log.jsonl"])
 def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, name):
     """Also where a library is between, which makes another error of it; never a mixture of two versions."""
@@ -155,19 +146,3 @@ def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, name):
     remote_files.put(url, FORMATS[name] + b"\n", replaces=True)
     with pytest.raises(EventFileError, match="it cannot be read: it was changed or removed while it was read"):
         _events(chunks)
-
-
-@pytest.mark.parametrize("name", ["log.parquet", "log.csv.gz"])
-def test_a_network_that_is_cut_in_the_middle_is_tried_again_and_then_an_error(s3, bucket, monkeypatch, name):
-    monkeypatch.setattr("dp_transforms.stores.remote_files._RETRIES", {"max_retries": 1})
-    remote_files._open_store.cache_clear()
-    url = f"{bucket}/{name}"
-    remote_files.put(url, FORMATS[name])
-    chunks = find_log_chunks([url], FIELDS)
-    whole = _events(chunks)
-    s3.cut_after = [7]
-    assert _events(chunks) == whole
-    s3.cut_after = [7] * 20
-    with pytest.raises(EventFileError, match="it cannot be read: the store cannot be reached"):
-        _events(chunks)
-    remote_files._open_store.cache_clear()

@@ -120,31 +120,19 @@ def avro_schema(kind: str) -> dict[str, Any]:
     return {"type": "record", "name": "Event", "fields": fields}
 
 
-def avro_records(log: Iterable[Cells]) -> list[dict[str, Any]]:
-    return [
-        {"before": number % 3, "after": b"", **dict(zip(NAMES, cells, strict=True))} for number, cells in enumerate(log)
-    ]
-
-
-def avro_values(log: Iterable[Cells], kind: str) -> list[bytes]:
-    """Each record alone, as a message has it."""
-    schema, values = fastavro.parse_schema(avro_schema(kind)), []
-    for record in avro_records(log):
-        fastavro.schemaless_writer(packed := io.BytesIO(), schema, record)
-        values.append(packed.getvalue())
-    return values
-
-
 def write_avro(path: pathlib.Path, kind: str, log: Log, codec: str, block_bytes: int = 16_000) -> None:
     """As its writers do: a block ends with the record that fills it. (fastavro lacks two of the codecs here.)"""
+    schema, size = fastavro.parse_schema(avro_schema(kind)), 0
     blocks: list[list[bytes]] = [[]]
-    size = 0
-    for value in avro_values((row.body for row in log), kind):
+    for number, row in enumerate(log):
+        record = {"before": number % 3, "after": b"", **dict(zip(NAMES, row.body, strict=True))}
+        fastavro.schemaless_writer(written := io.BytesIO(), schema, record)
+        value = written.getvalue()
         if size >= block_bytes:
             blocks.append([])
             size = 0
         blocks[-1].append(value)
         size += len(value)
     packed = [(len(block), PACK[codec](b"".join(block))) for block in blocks if block]
-    schema = json.dumps(avro_schema(kind)).encode()
-    path.write_bytes(avro_container({"avro.schema": schema, "avro.codec": codec.encode()}, packed))
+    text = json.dumps(avro_schema(kind)).encode()
+    path.write_bytes(avro_container({"avro.schema": text, "avro.codec": codec.encode()}, packed))

@@ -25,7 +25,7 @@ def _csv() -> dict[str, list[bytes]]:
     def row(item: bytes, time: bytes = _T, user: bytes = _ME) -> bytes:
         return b",".join([user, item, time])
 
-    cases = {
+    return {
         "well formed": [row(b"A"), row(b"mine")],
         "quote opens a row": [b'"' + row(b"A")],
         "quote opens a cell": [row(b'"A')],
@@ -33,9 +33,7 @@ def _csv() -> dict[str, list[bytes]]:
         "quote inside a cell": [row(b'A"B')],
         "quote closes and goes on": [row(b'"A"B')],
         "three quotes open a cell": [row(b'"""A')],
-        "one quote": [b'"'],
-        "two quotes": [b'""'],
-        "three quotes": [b'"""'],
+        "quotes alone": [b'"', b'""', b'"""'],
         "a quote opens, later one closes": [b'"' + row(b"A"), row(b"A") + b'"'],
         "a last cell opens, a first one closes": [row(b"A", b'"' + _T), b'",' + row(b"A")],
         "cells open and close in turn": [row(b'"A'), row(b'A"'), row(b'"A'), row(b'A"'), row(b'"A')],
@@ -52,37 +50,27 @@ def _csv() -> dict[str, list[bytes]]:
             row(end.encode() + b"A") + end.encode() for end in ("\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c")
         ],
         "invalid UTF-8": [row(b"\xff\xfe\xc0\x80"), row(b"A", user=b"\xed\xa0\x80"), row(b"A", b"\xff"), b"\x80"],
-        "end of file marks": [b"\x1a", row(b"\x1aA"), b"\x04"],
         "too few cells": [_ME, _ME + b",A", b"x", b" "],
-        "no cell": [b""],
-        "blanks": [b"  ", b"\t", b" \t "],
-        "too many cells": [row(b"A") + b",more", b"," * 50, b"," * 5000, row(b"A,A,A,A")],
-        "too many cells, no UTF-8, a quote": [row(b"A") + b',\xff,"', row(b"\xff,\xff")],
+        "blanks": [b"", b"  ", b"\t", b" \t "],
+        "too many cells": [row(b"A") + b',\xff,"', row(b"A") + b",more", b"," * 50, b"," * 5000, row(b"A,A,A,A")],
         "empty cells": [b",,", row(b""), row(b"A", b""), row(b"A", user=b"")],
-        "numbers for text": [b"7,8,9", b"1.5,2.5,3.5", row(b"1", b"1699999990")],
-        "objects for cells": [row(b"[1]"), row(b'{"user": "u1"}')],
         "the header again": [b"user,item,timestamp", b"timestamp,item,user", b"user,user,user"],
-        "comments": [b"# comment", b"#" + row(b"A"), b"// A", b"--"],
         "other separators": [row(b"A").replace(b",", b";"), row(b"A").replace(b",", b"\t"), row(b"A|B")],
         "times": [row(b"A", time.encode()) for time in _TIMES],
         "long names": [row(b"A" * 16_384), row(b"A" * 16_385), row(b"A", user=b"x'" * 9_000)],
-        "a cell of 1 MB": [row(b"A" * MB)],
-        "a quoted cell of 1 MB": [row(b'"' + b"A" * MB + b'"')],
+        "cells of 1 MB": [row(b"A" * MB), row(b'"' + b"A" * MB + b'"')],
         "1 MB of commas": [b"," * MB],
         "a row of 1 MB without a comma": [b"A" * MB],
         "1 MB of quotes": [b'"' * MB, b'"' * (MB + 1)],
         "many rows": [row(b"A")] * 1_000,
         "many rows of one cell": [_ME] * 1_000,
     }
-    return cases
 
 
 CSV = _csv()
 CSV_LARGE = {
     "a cell of 9 MB": [_ME + b"," + b"A" * (9 * MB) + b"," + _T],
-    "a quoted cell of 5 MB": [_ME + b',"' + b"A" * (5 * MB) + b'",' + _T],
     "a cell of 20 MB, twice": [_ME + b"," + b"A" * (20 * MB) + b"," + _T] * 2,
-    "9 MB of commas": [b"," * (9 * MB)],
     "a row of 17 MB without a comma": [b"A" * (17 * MB)],
     "an open quote and 9 MB": [_ME + b',"' + b"A" * (9 * MB) + b"," + _T],
     "120,000 rows": [_ME + b",A," + _T] * 120_000,
@@ -105,7 +93,6 @@ def _json() -> dict[str, list[bytes]]:
         "a user of another type": [
             b'{"user": %s, ' % value + rest for value in (b"null", b"7", b"7.5", b"[]", b"{}", b'""', b"false")
         ],
-        "numbers for text": [b'{"user": 7, "item": 8, "timestamp": 9}', b'{"user": 1, "item": 1, "timestamp": 1e9}'],
         "times": [whole.replace(_T, time.encode()) for time in _TIMES if time != "\x00"],
         "keys twice": [
             me + b'"user": "x\'", ' + rest,
@@ -121,15 +108,12 @@ def _json() -> dict[str, list[bytes]]:
         "several in a line": [whole + whole, whole + b" " + whole, whole + b"," + whole, whole + b"}{" + whole],
         "open texts": [b'{"user": "x\'', b'{"user": "x\', "item": "A", "a": "}', whole + b'"', b'"' + whole],
         "brackets in texts": [me + b'"a": "}", ' + rest, me + b'"a": "}{", ' + rest, me + b'"a": "{[", ' + rest],
-        "comments": [b"// " + whole, b"# " + whole, b"/* " + whole, whole + b" */"],
         "no JSON": [whole.replace(b'"', b"'"), me + b'"a": NaN, ' + rest, me + b'"a": Infinity, ' + rest, b"NaN"],
         "trailing comma": [whole[:-1] + b",}", me + b"," + rest],
         "NUL": [whole + b"\0", b"\0" + whole, b"\0", me + b'"a": "\0", ' + rest, me + b'"a": "\\u0000", ' + rest],
-        "control signs": [me + b'"a": "\x01\t\x1f", ' + rest, b"\x1a", b"\x04"],
         "byte order mark": [BOM + whole, BOM, whole + BOM, BOM + BOM + whole],
         "marks of UTF-16 and UTF-32": [b"\xff\xfe" + whole, b"\xfe\xff", b"\xff\xfe\0\0", b"\0\0\xfe\xff"],
         "UTF-16": [whole.decode().encode("utf-16-le"), whole.decode().encode("utf-16-be")],
-        "gzip": [b"\x1f\x8b\x08\0\0\0\0\0", b"PAR1", b"Obj\x01"],
         "lone CR": [whole + b"\r" + whole, b"\r", b"\r\r", b"{\r" + whole[1:]],
         "line ends of Unicode": [
             me + b'"a": "' + end.encode() + b'", ' + rest + end.encode() for end in ("\u2028", "\u2029", "\x85")
@@ -138,14 +122,11 @@ def _json() -> dict[str, list[bytes]]:
         "surrogates": [me + b'"a": "\\ud800", ' + rest, b'{"user": "\\udfff", ' + rest, b'{"user": "\\ud83d", ' + rest],
         "blank": [b"", b" ", b"\t \t"],
         "long names": [b'{"user": "%s", ' % (b"x'" * 9_000) + rest, me + b'"%s": 1, ' % (b"k" * 99_999) + rest],
-        "many fields": [me + b"".join(b'"f%d": %d, ' % (n, n) for n in range(5_000)) + rest],
         "a text of 1 MB": [me + b'"a": "' + b"A" * MB + b'", ' + rest],
         "a row of 1 MB": [b"A" * MB, b"{" * MB, b'"' * MB, b"\\" * MB],
         "blanks of 1 MB": [b" " * MB + whole, whole + b" " * MB, b" " * MB],
         "many rows": [whole] * 1_000,
         "many broken rows": [b"{"] * 1_000,
-        "many rows of other types": [b'{"user": 7, "item": 8, "timestamp": 9}'] * 1_000,
-        "many rows without item": [me + b'"timestamp": "' + _T + b'"}'] * 1_000,
     }
 
 
@@ -153,10 +134,8 @@ JSON = _json()
 _REST = b'"item": "A", "timestamp": "' + _T + b'"}'
 JSON_LARGE = {
     "a text of 9 MB": [b'{"user": "x\'", "a": "' + b"A" * (9 * MB) + b'", ' + _REST],
-    "a text of 17 MB": [b'{"user": "x\'", "a": "' + b"A" * (17 * MB) + b'", ' + _REST],
     "an item of 20 MB, twice": [b'{"user": "x\'", "b": "' + b"A" * (20 * MB) + b'", ' + _REST] * 2,
     "a row of 20 MB": [b"A" * (20 * MB)],
-    "a row of 16 MB of brackets": [b"{" * (16 * MB)],
     "17 MB of blanks": [b" " * (17 * MB)],
     "deeper than a stack": [b"[" * 1_000_000, b'{"a":' * 1_000_000],
     "120,000 rows": [b'{"user": "x\'", ' + _REST] * 120_000,
