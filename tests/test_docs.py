@@ -17,7 +17,7 @@ NO_NETWORK = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0
 
 def test_the_table_of_the_readme_has_the_figures_of_the_benchmark():
     measured = (ROOT / "docs" / "benchmarks.md").read_text()
-    rows = re.findall(r"^\| .* \| \**([\d,]+)\** \| ([\d.]+ %) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| .* \| \**([\d,]+)\** \| ([\d.]+) % \|$", README, re.MULTILINE)
     assert len(rows) == 7
     assert all(f"| {found}; {share} |" in measured for found, share in rows)
 
