@@ -30,11 +30,9 @@ from dp_transforms.reports.report_records import RunEnded
 from examples.engines.flink_rest import ENDED
 from tests.engines import wait_for
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, settings_of, small_plan
-from tests.reference.budgets import stream_weights
-from tests.reference.contributions import oracle_names, reports_of
-from tests.reference.hits import oracle_reports
+from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, small_plan
 from tests.reference.log import Event
+from tests.reference.run import reference
 
 STREAM, PARTITIONS = "events", 2
 WORKER, TASK_MANAGER = "worker", "task manager"
@@ -80,12 +78,7 @@ class StreamCase:
     @functools.cached_property
     def expected(self) -> list[tuple]:
         """By the slow reference."""
-        settings = settings_of(self.plan)
-        if self.plan.contributions is None:
-            return plain_reports(oracle_reports(self.counted, settings, SECRET))
-        keys = settings.stream_keys(SECRET)
-        names = oracle_names(stream_weights(self.counted, settings, keys), settings, keys)
-        return plain_reports(reports_of(names, settings))
+        return plain_reports(reference(self.counted, self.plan, in_order=True))
 
     def assert_answers(self, sink: ReportFolder) -> None:
         """A second answer for a window would have been refused: the job fails by it for ever."""

@@ -1,7 +1,7 @@
 """A scenario: one mechanism on two neighbouring inputs, what it claims, and whether the claim is true.
 
 Each topic has a module in tests/privacy with a table of them: the mechanisms of the papers, which must keep their
-claims, and known-broken variants, which must be seen to break theirs.
+claims, and some with too little noise, which must be seen to break theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ThresholdMonitor and individual charging on neighbouring streams; and individual charging with typical faults.
+"""ThresholdMonitor and individual charging on neighbouring streams.
 
 User 0 is the one that is there or not. The others take part in both worlds, and may be removed on the way. Streams are
 adaptive: what is asked next, of whom and with which weights, depends on what was published. Claims are those of the
@@ -38,10 +38,9 @@ def query_of(weights: Sequence[int], grid: int, with_user: bool) -> LinearQuery:
     return LinearQuery(np.array([weights[0] if with_user else 0, *weights[1:]]), grid)
 
 
-def claim_of(queries: int, delta: float, *, q_factor: float = 1.0, epsilon: float, **numbers: Any) -> float:
+def claim_of(queries: int, delta: float, *, epsilon: float, **numbers: Any) -> float:
     """The epsilon of individual charging when the user takes part in at most so many queries."""
-    stream = IndividualCharging(1, epsilon_per_query=epsilon, hits=1, **numbers)
-    q = min(stream.target_probability * q_factor, 1 / (math.exp(epsilon) + 1))
+    q = IndividualCharging(1, epsilon_per_query=epsilon, hits=1, **numbers).target_probability
     game = functools.partial(capped_game_delta, epsilon, q, 1, queries)
     return smallest_safe_argument(game, delta, guess=1.0, lowest=0.0, highest=math.inf)
 
@@ -106,21 +105,16 @@ def monitor(noise: NoiseSource, with_user: bool, *, evolving: bool) -> Hashable:
     return tuple(transcript)
 
 
-def lone_user(noise: NoiseSource, with_user: bool, *, noise_factor: float = 1.0) -> Hashable:
-    """[KMS21] with small noise and one user, who is all that there is: accounted by target charging.
-
-    noise_factor: the accountant assumes this many times the noise.
-    """
-    asked = ThresholdMonitorEvolving(
-        1, hits=1, threshold=1, wide_epsilon=noise_factor, narrow_epsilon=8.0, cap=1, noise=noise
-    )
+def lone_user(noise: NoiseSource, with_user: bool) -> Hashable:
+    """[KMS21] with small noise and one user, who is all that there is: accounted by target charging."""
+    asked = ThresholdMonitorEvolving(1, hits=1, threshold=1, wide_epsilon=1.0, narrow_epsilon=8.0, cap=1, noise=noise)
     transcript: list[bool] = []
     while len(transcript) < 4 and not any(transcript):
         transcript.append(asked.ask(LinearQuery([int(with_user)])))
     return tuple(transcript)
 
 
-# --- Faults
+# --- The best play against labels, for which [CL23]'s accounting is tight
 
 
 class QuietRule(ReleaseRule):
@@ -132,50 +126,32 @@ class QuietRule(ReleaseRule):
 
 
 class Forgetful(UserCounters):
-    """Hits are counted, and every user counts forever."""
+    """A planted fault: hits are counted, and every user counts forever."""
 
     def active(self) -> npt.NDArray[np.bool_]:
         return np.ones(len(self), dtype=np.bool_)
 
 
+EPSILON, QUERIES = 0.5, 8
+LABELS_EPSILON = claim_of(QUERIES, 0.08, epsilon=EPSILON, zone_width=60)
+
+
 @mock.patch.object(individual_charging, "ReleaseRule", QuietRule)
-def attack(
-    noise: NoiseSource,
-    with_user: bool,
-    claim: float,
-    *,
-    epsilon: float,
-    zone: int,
-    queries: int,
-    noise_factor: float = 1.0,
-    removes: bool = True,
-    windows: int = 1,
-) -> Hashable:
-    """The best play against labels ([CL23]'s accounting is tight for it): always at the upper edge of the zone.
-
-    Stops when the claim can no longer be exceeded. noise_factor: the accountant assumes this many times the noise.
-    removes: False: the user stays. windows: the counters begin again with each; the whole has as many queries.
-    """
-    stream = IndividualCharging(1, hits=1, epsilon_per_query=epsilon * noise_factor, zone_width=zone, noise=noise)
+def best_play(noise: NoiseSource, with_user: bool, *, noise_factor: float = 1.0, forgets: bool = False) -> Hashable:
+    """Always at the upper edge of the zone. Stops when the claim can no longer be exceeded. noise_factor: the
+    accountant assumes this many times the noise."""
+    stream = IndividualCharging(1, hits=1, epsilon_per_query=EPSILON * noise_factor, zone_width=60, noise=noise)
+    if forgets:
+        stream._counters = Forgetful(1, 1)
     transcript: Transcript = []
-    evidence, per_window = 0, queries // windows
-    for window in range(windows):
-        stream._counters = UserCounters(1, 1) if removes else Forgetful(1, 1)
-        for step in range(per_window):
-            if epsilon * (evidence + queries - window * per_window - step) <= claim:
-                return tuple(transcript)
-            release = stream.ask(LinearQuery([int(with_user)]), 1 - zone)
-            transcript.append(release)
-            evidence += 1 if release is not None and release.zone == "above" else -1
-            if removes and release is not None and release.charged:
-                break
+    evidence = 0
+    while EPSILON * (evidence + QUERIES - len(transcript)) > LABELS_EPSILON:
+        release = stream.ask(LinearQuery([int(with_user)]), 1 - 60)
+        transcript.append(release)
+        evidence += 1 if release is not None and release.zone == "above" else -1
+        if not forgets and release is not None and release.charged:
+            break
     return tuple(transcript)
-
-
-def fault(name: str, delta: float, q_factor: float = 1.0, **play: Any) -> Scenario:
-    """q_factor: the accountant assumes so many times the q of the zone."""
-    claim = claim_of(play["queries"], delta, q_factor=q_factor, epsilon=play["epsilon"], zone_width=play["zone"])
-    return broken(name, claim, delta, lambda noise, with_user: attack(noise, with_user, claim, **play))
 
 
 MONITOR_EPSILON = ThresholdMonitorAccountant(**PROVED).epsilon(1e-6)
@@ -189,17 +165,9 @@ SCENARIOS = [
     Scenario("ThresholdMonitor", MONITOR_EPSILON, 1e-6, functools.partial(monitor, evolving=False), cut=1e-9),
     Scenario("ThresholdMonitorEvolving", MONITOR_EPSILON, 1e-6, functools.partial(monitor, evolving=True), cut=1e-9),
     Scenario("ThresholdMonitorEvolving, by target charging", 2.0, LONE_DELTA, lone_user, cut=1e-7),
-    broken(
-        "half the noise, ThresholdMonitorEvolving",
-        2.0,
-        LONE_DELTA,
-        functools.partial(lone_user, noise_factor=2.0),
-        cut=1e-7,
-    ),
-    fault("half the noise", 0.08, epsilon=0.5, zone=60, queries=8, noise_factor=2.0),
-    fault("hits are counted, but users stay", 0.08, epsilon=0.5, zone=60, queries=8, removes=False),
-    fault("removed users come back with the next window", 0.05, epsilon=0.5, zone=4, queries=10, windows=5),
-    fault("q too large", 0.03, q_factor=2.0, epsilon=0.7, zone=1, queries=14),
+    Scenario("labels, the best play", LABELS_EPSILON, 0.08, best_play),
+    broken("labels, half the noise", LABELS_EPSILON, 0.08, functools.partial(best_play, noise_factor=2.0)),
+    broken("labels, and users stay", LABELS_EPSILON, 0.08, functools.partial(best_play, forgets=True)),
 ]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 
 import numpy as np
@@ -72,13 +72,13 @@ class Wallet:
 
     left: int
     first_window: int
-    paid_looks: int = 0
+    paid_tests: int = 0
 
     def choose(self, tests: int, window: int, settings: TrialPlan) -> tuple[int, int]:
         """The weight in this window, or in all up to it that are paid together, and how many tests are paid."""
         weight, units, payable = self.afford(tests, window, settings)
         self.left -= payable * units
-        self.paid_looks += payable
+        self.paid_tests += payable
         assert self.left >= 0
         return weight, payable
 
@@ -87,7 +87,7 @@ class Wallet:
     ) -> tuple[tuple[int, int], tuple[int, int]]:
         """In the last round tests of what is named already count as a 100th each where the budget is cut. All of them
         cost a tenth of what is spent, and each a 150th, but nearly all if there are no others; each at most a 64th of
-        what the round has in a full budget. What is not named comes first. ``paid_looks`` counts 100ths."""
+        what the round has in a full budget. What is not named comes first. ``paid_tests`` counts 100ths."""
         most = settings.rounds.units[-1] // 64
         parts = 100 * tests + sizing
         spent = self.left // self.spread(parts, window, settings) * parts
@@ -101,7 +101,7 @@ class Wallet:
             weight, units = _largest(amount, settings)
             paid = min(asked, self.left // units)
             self.left -= paid * units
-            self.paid_looks += each * paid
+            self.paid_tests += each * paid
             found.append((weight, paid))
         return found[0], found[1]
 
@@ -114,7 +114,7 @@ class Wallet:
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(_DAY_SECONDS, schedule.slide_seconds))
         seen_for = max(min(a_day, max(1, schedule.horizon // _PATIENCE)), window - self.first_window + 1)
-        expected = (self.paid_looks + tests) * windows_left // (seen_for + windows_left // _PATIENCE)
+        expected = (self.paid_tests + tests) * windows_left // (seen_for + windows_left // _PATIENCE)
         return expected + tests
 
 
@@ -125,26 +125,15 @@ def _largest(amount: int, settings: TrialPlan) -> tuple[int, int]:
 
 
 def stream_weights(
-    log: Iterable[Event] | Held,
-    settings: TrialPlan,
-    keys: StreamKeys,
-    wallets: dict[str, Wallet] | None = None,
-    paid_times: Mapping[int, int] | None = None,
+    log: Iterable[Event] | Held, settings: TrialPlan, keys: StreamKeys, wallets: dict[str, Wallet] | None = None
 ) -> Weights:
-    """Window by window, user by user.
-
-    wallets: to see what is left afterwards. paid_times: a fault, windows that are not paid (0) or paid twice (2).
-    """
+    """Window by window, user by user. wallets: to see what is left afterwards."""
     wallets = {} if wallets is None else wallets
     found: Weights = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
             wallet = wallets.setdefault(user, Wallet(BUDGET_UNITS, window))
-            before = dataclasses.replace(wallet)
             weight, payable = wallet.choose(len(items), window, settings)
             for place in those_paid(user, [(window, item) for item in items], payable, keys):
                 found.setdefault(place, {})[user] = weight
-            times = (paid_times or {}).get(window, 1)
-            wallet.left = max(0, before.left - times * (before.left - wallet.left))
-            wallet.paid_looks = before.paid_looks + times * (wallet.paid_looks - before.paid_looks)
     return found

@@ -52,28 +52,16 @@ class Draws:
         return integer_of(self._keys.widen_holders(users, np.array([weight]))[0])
 
 
-def oracle_names(
-    weights: Weights,
-    settings: TrialPlan,
-    keys: StreamKeys,
-    domain: Collection[str] = (),
-    *,
-    forgotten_at: int | None = None,
-) -> list[Named]:
-    """What is named in all windows, if users add these weights; by window, then label.
-
-    forgotten_at: a fault, a window before which all followed items are forgotten.
-    """
+def oracle_names(weights: Weights, settings: TrialPlan, keys: StreamKeys, domain: Collection[str] = ()) -> list[Named]:
+    """What is named in all windows, if users add these weights; by window, then label."""
     assert settings.domain_size == len(set(domain))
-    looks, low = settings.contributions, settings.followed_threshold
+    tests, low = settings.contributions, settings.followed_threshold
     everybody = {user for added in weights.values() for user in added}
     draws = Draws(keys, everybody, {item for _, item in weights} | set(domain))
-    law, uniforms = Tails(looks.noise.upper_tail_integers()), keys.window_uniforms()
+    law, uniforms = Tails(tests.noise.upper_tail_integers()), keys.window_uniforms()
     last_named: dict[str, int] = {}
     found: list[Named] = []
     for window in range(settings.schedule.horizon):
-        if window == forgotten_at:
-            last_named.clear()
         known = {item for item, last in last_named.items() if window - last <= settings.followed_for} | set(domain)
         drawn = empty_items(window, domain, draws.items, law.tail(low), keys) if domain else set()
         for item in sorted(known | {item for at, item in weights if at == window}):
@@ -89,10 +77,10 @@ def oracle_names(
                 assert not (domain and not added)
                 continue
             level = 1
-            while noisy >= threshold + level * looks.spacing:
+            while noisy >= threshold + level * tests.spacing:
                 level += 1
-            boundary = threshold + (level - 1) * looks.spacing
-            users = users_of(boundary, settings.likely_noise, looks.weights[-1])
+            boundary = threshold + (level - 1) * tests.spacing
+            users = users_of(boundary, settings.likely_noise, tests.weights[-1])
             found.append(Named(window, item, level, users, item in known, not added))
             last_named[item] = window
     return found

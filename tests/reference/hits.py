@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +31,7 @@ class Transcript(NamedTuple):
     """reports: what is published. The rest tells a test that something happened.
 
     bounded: (user, window) with more than L items. excluded: users that paid all their hits. kept_out: how often an
-    excluded user was left out of a count. false_reports: reports of items that nobody holds. idle: tested items that
-    are held by excluded users alone.
+    excluded user was left out of a count. false_reports: reports of items that nobody holds.
     """
 
     reports: list[WindowReport]
@@ -40,45 +39,21 @@ class Transcript(NamedTuple):
     excluded: set[str]
     kept_out: int
     false_reports: int
-    idle: int
-
-
-def oracle_reports(
-    log: Iterable[Event] | Held,
-    settings: TrialPlan,
-    secret: bytes,
-    domain: Collection[str] = (),
-    keys: StreamKeys | None = None,
-) -> list[WindowReport]:
-    return oracle_transcript(log, settings, secret, domain, keys=keys).reports
 
 
 def oracle_transcript(
-    log: Iterable[Event] | Held,
-    settings: TrialPlan,
-    secret: bytes,
-    domain: Collection[str] = (),
-    charged_times: Mapping[int, int] | None = None,
-    keys: StreamKeys | None = None,
+    log: Iterable[Event] | Held, settings: TrialPlan, secret: bytes, domain: Collection[str] = ()
 ) -> Transcript:
-    """domain: all items, where they are public; then settings.domain_size says how many.
-
-    charged_times: how often the charges of a window are counted, where a fault loses (0) or doubles (2) them.
-    keys: in the place of those that the settings make of the secret.
-    """
-    faults = charged_times or {}
+    """domain: all items, where they are public; then settings.domain_size says how many."""
     assert settings.domain_size == len(set(domain))
-    keys = keys or settings.stream_keys(secret)
+    keys = settings.stream_keys(secret)
     items_of = items_by_window_and_user(log, settings)
     if domain:
-        for users in items_of.values():
-            for user in list(users):
-                users[user] &= set(domain)
-                if not users[user]:
-                    del users[user]
-        for window in range(settings.schedule.horizon):
-            items_of.setdefault(window, {})
-    noise = noise_of(settings, keys)
+        items_of = {
+            window: {user: held & set(domain) for user, held in items_of.get(window, {}).items() if held & set(domain)}
+            for window in range(settings.schedule.horizon)
+        }
+    noise = (PrintedNoise if settings.charged_hits.mode == "printed" else SingleNoise)(settings, keys)
     user_hash = hash_all(keys.hash_users, {user for users in items_of.values() for user in users})
     held_items = {i for users in items_of.values() for held in users.values() for i in held}
     item_hash = hash_all(keys.hash_items, held_items | set(domain))
@@ -86,7 +61,7 @@ def oracle_transcript(
 
     paid_elsewhere = (settings.most_keys - 1) * settings.hits_per_user
     paid: Counter[str] = Counter()
-    reports, bounded, hit_bound, kept_out, false_reports, idle = [], set(), 0, 0, 0, 0
+    reports, bounded, hit_bound, kept_out, false_reports = [], set(), 0, 0, 0
     for window in sorted(items_of):
         holders: dict[str, set[str]] = {}
         for user, held in items_of[window].items():
@@ -113,7 +88,6 @@ def oracle_transcript(
             kept_out += len(of_item) - len(active)
             if not active and not domain:
                 continue
-            idle += bool(of_item) and not active
             drawn_noise = noise.draw(window, item_hash[item], [short[user] for user in active], len(of_item))
             noisy = len(active) + drawn_noise
             if noisy < settings.threshold:
@@ -126,7 +100,7 @@ def oracle_transcript(
             heavy.append(HeavyHitter(item, zone, None if settings.charged_hits.mode == "printed" else noisy))
             charged += 1
             for user in active:
-                paid[user] += faults.get(window, 1)
+                paid[user] += 1
 
         hit_bound += min(settings.hits.max_items_per_user, charged)
         if heavy:
@@ -135,8 +109,8 @@ def oracle_transcript(
             spent = settings.epsilon_after_hits[paid_elsewhere + at_most - 1]
             reports.append(report_of(settings, window, heavy, spent))
     excluded = {user for user, hits in paid.items() if hits >= settings.hits_per_user}
-    assert faults or max(paid.values(), default=0) <= settings.hits_per_user
-    return Transcript(reports, bounded, excluded, kept_out, false_reports, idle)
+    assert max(paid.values(), default=0) <= settings.hits_per_user
+    return Transcript(reports, bounded, excluded, kept_out, false_reports)
 
 
 def report_of(settings: TrialPlan, window: int, heavy: list[HeavyHitter], spent: float) -> WindowReport:
@@ -148,15 +122,12 @@ def report_of(settings: TrialPlan, window: int, heavy: list[HeavyHitter], spent:
     )
 
 
-def noise_of(settings: TrialPlan, keys: StreamKeys) -> SingleNoise | PrintedNoise:
-    return (PrintedNoise if settings.charged_hits.mode == "printed" else SingleNoise)(settings, keys)
-
-
 class SingleNoise:
     """Discrete Laplace: a bit first, "the full count passes", and then the noise given that bit."""
 
     def __init__(self, settings: TrialPlan, keys: StreamKeys) -> None:
-        self.tail, self._invert = _laplace(settings.hits.epsilon_per_query)
+        law = Tails(upper_tail_integers(settings.hits.epsilon_per_query))
+        self.tail, self._invert = law.tail, law.invert
         self._threshold, self._keys = settings.threshold, keys
 
     def may_pass(self, window: int, item: Hash, holders: list[int]) -> bool:
@@ -198,11 +169,6 @@ class PrintedNoise:
     def zero_tail(self) -> int:
         wide, narrow = self._epsilons
         return capped_sum_tail_integer(self._threshold, wide_epsilon=wide, narrow_epsilon=narrow, cap=self._cap)
-
-
-def _laplace(epsilon: float) -> tuple[Callable[[int], int], Callable[[int], int]]:
-    law = Tails(upper_tail_integers(epsilon))
-    return law.tail, law.invert
 
 
 def _first_word(function: Any, first: int, second: int) -> int:
