@@ -145,7 +145,9 @@ def best_play(noise: NoiseSource, with_user: bool, *, noise_factor: float = 1.0,
         stream._counters = Forgetful(1, 1)
     transcript: Transcript = []
     evidence = 0
-    while EPSILON * (evidence + QUERIES - len(transcript)) > LABELS_EPSILON:
+    for step in range(QUERIES):
+        if EPSILON * (evidence + QUERIES - step) <= LABELS_EPSILON:
+            break
         release = stream.ask(LinearQuery([int(with_user)]), 1 - 60)
         transcript.append(release)
         evidence += 1 if release is not None and release.zone == "above" else -1
