@@ -75,8 +75,8 @@ def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: st
         "No window has a heavy item."
         if not reports
         else f"{named_in_words(len(items), len(reports))}, between"
-        f" {_utc(min(report.window_start for report in reports))} and"
-        f" {_utc(max(report.window_end for report in reports))} (UTC).",
+        f" {local_text(min(report.window_start for report in reports), datetime.UTC)} and"
+        f" {local_text(max(report.window_end for report in reports), datetime.UTC)} (UTC).",
     ]
     _say("The report", [*lines, *([state] if state else [])])
     _say("What it states", [escape_text(header.guarantee)])
@@ -104,7 +104,3 @@ def _say(title: str, sentences: Iterable[str]) -> None:
         click.echo(
             textwrap.fill(sentence, width, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
         )
-
-
-def _utc(micros: int) -> str:
-    return local_text(micros, datetime.UTC)

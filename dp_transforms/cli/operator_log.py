@@ -63,10 +63,9 @@ class _Kept:
 def kept_streams() -> Iterator[_Kept]:
     """While the block runs, both take everything, also where there are none. Gives standard output."""
     before = sys.stdout, sys.stderr
-    with contextlib.ExitStack() as stack:
-        out, err = (stack.enter_context(open(os.devnull, "w")) if each is None else each for each in before)
-        output = _Kept(out, lambda text: text)
-        sys.stdout, sys.stderr = output, _Kept(err, without_secrets)
+    with open(os.devnull, "w") as nowhere:
+        output = _Kept(before[0] or nowhere, lambda text: text)
+        sys.stdout, sys.stderr = output, _Kept(before[1] or nowhere, without_secrets)
         try:
             yield output
         finally:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from dp_transforms.logs import EventFields
 
-PAGE_ENDINGS = (".html", ".htm")
 NAMED_WITH_KEY = (
     "if both were used again on a log that has changed, both runs would draw the same noise, and the two reports would"
     " show what changed"
@@ -291,8 +290,8 @@ def check_account(options: Options) -> None:
 
 def check_page(path: str | None, *, replaces: bool = False) -> None:
     """Raises, before any work, for a page of --html that could not be written."""
-    if path is not None and not path.lower().endswith(PAGE_ENDINGS):
-        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {path!r}.")
+    if path is not None and not path.lower().endswith((".html", ".htm")):
+        raise click.UsageError(f"--html must end in .html or .htm, got {path!r}.")
     check_output(path, "--html", replaces=replaces)
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import click
 
 from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.plan_options import PLAN, plan_from_options
-from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import REPLAY, USES
 from dp_transforms.stores.output_file import check_output, write_output
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
-from dp_transforms.views.plan_words import CONTRIBUTIONS, FoundFrom, found_from, in_a_sentence, why
+from dp_transforms.views.plan_words import CONTRIBUTIONS, found_from, in_a_sentence, why
 
 
 @click.command(
@@ -43,20 +41,17 @@ def command(options: Options) -> None:
     if options.output is not None:
         write_output(options.output, plan.to_json() + "\n")
     if options.as_json:
-        click.echo(json.dumps(_as_json(plan, use, found, choices), indent=2))
+        record = {
+            "summary": in_a_sentence(plan),
+            **({"why": why(plan, use)} if plan.contributions is not None else {}),
+            "found_from": found,
+            "plans": [as_record(choice, plan) for choice in choices],
+            "chosen": json.loads(plan.to_json()),
+            "fingerprint": plan.fingerprint,
+            "guarantee": plan.guarantee,
+        }
+        click.echo(json.dumps(record, indent=2))
         return
     print_plan(plan, use, found, choices)
     if options.output is not None:
         click.echo(f"Plan written to {options.output}.")
-
-
-def _as_json(plan: Plan, use: str, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:
-    return {
-        "summary": in_a_sentence(plan),
-        **({"why": why(plan, use)} if plan.contributions is not None else {}),
-        "found_from": found,
-        "plans": [as_record(choice, plan) for choice in choices],
-        "chosen": json.loads(plan.to_json()),
-        "fingerprint": plan.fingerprint,
-        "guarantee": plan.guarantee,
-    }

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO
 
 from dp_transforms.beam.replay_job import ReplayJob
@@ -100,20 +100,14 @@ def run_part(
                     named = dataclasses.replace(job, run_id=part.verdict.run_id)
                     made, report = draw(named, secret, part.run_part, processes)
                     counts = made.counts
-                    _write_rejected_of_part(named, made, is_again=part.resumes)
+                    if not (part.resumes and job.dead_letter and is_taken(job.dead_letter)):  # it is of the same input
+                        write_rejected(job, made)
+                    if refusal := why_refused(job, counts, is_empty=False):
+                        raise refusal
                     part.seal(report, made.handed_over)
                 part.publish()
     tell(part.words)
     return counts
-
-
-def _write_rejected_of_part(job: ReplayJob, made: Replayed, *, is_again: bool) -> None:
-    """is_again: whether a process of before may have written the list, of the same input. Raises UserError if too much
-    was rejected for a report."""
-    if not (is_again and job.dead_letter is not None and is_taken(job.dead_letter)):
-        write_rejected(job, made)
-    if refusal := why_refused(job, made.counts[names.EVENTS_READ], made.counts[names.EVENTS_REJECTED], is_empty=False):
-        raise refusal
 
 
 def _key_of_file(job: ReplayJob) -> bytes | None:
@@ -178,10 +172,9 @@ def run_replay(job: ReplayJob, processes: int | None = None) -> Counter[str]:
     """Replays the whole range on this machine and publishes its files, the report last; none of them if anything fails
     before, but the list of bad rows. Raises UserError: one line, without any cell."""
     made, report = draw(job, _key_of_file(job) or secrets.token_bytes(32), None, processes)
-    events, rejected = made.counts[names.EVENTS_READ], made.counts[names.EVENTS_REJECTED]
-    is_empty = events == made.counts[names.EVENTS_OUTSIDE_RANGE]
-    if refusal := why_refused(job, events, rejected, is_empty=is_empty):
-        if rejected:
+    counts = made.counts
+    if refusal := why_refused(job, counts, is_empty=counts[names.EVENTS_READ] == counts[names.EVENTS_OUTSIDE_RANGE]):
+        if counts[names.EVENTS_REJECTED]:
             write_rejected(job, made)
         raise refusal
 
@@ -191,7 +184,7 @@ def run_replay(job: ReplayJob, processes: int | None = None) -> Counter[str]:
         write_rejected(job, made)
 
     write_output(job.output, write)
-    return made.counts
+    return counts
 
 
 def write_rejected(job: ReplayJob, made: Replayed) -> None:
@@ -227,16 +220,18 @@ def check_range(job: ReplayJob, *, is_part: bool = False) -> None:
     """
     if job.allow_empty:
         return
-    outside = count_unless_inside(job.chunks, job.fields, job.plan.schedule)
-    if outside and (refusal := why_refused(job, *outside, is_empty=outside[0] > 0 or not is_part)):
-        raise refusal
+    if (outside := count_unless_inside(job.chunks, job.fields, job.plan.schedule)) is not None:
+        counts = dict(zip((names.EVENTS_READ, names.EVENTS_REJECTED), outside, strict=True))
+        if refusal := why_refused(job, counts, is_empty=outside[0] > 0 or not is_part):
+            raise refusal
 
 
-def why_refused(job: ReplayJob, events: int, rejected: int, *, is_empty: bool) -> UserError | None:
+def why_refused(job: ReplayJob, counts: Mapping[str, int], *, is_empty: bool) -> UserError | None:
     """Why nothing is published of a log. For the operator alone: docs/guarantee.md, "What may be published".
 
     is_empty: whether no event counts that should.
     """
+    events, rejected = counts[names.EVENTS_READ], counts[names.EVENTS_REJECTED]
     rows, schedule = events + rejected, job.plan.schedule
     if job.allow_empty:
         return None

@@ -25,7 +25,6 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import (
     TABLE_FORMATS,
     Report,
-    ReportHeader,
     encode_trend,
     flat_table,
     read_report,
@@ -91,15 +90,17 @@ def command(options: Options) -> None:
     elif options.html is None and output is None:
         console = Console(markup=False, highlight=False, emoji=False)
         shown, items = (found, None) if options.last else (found[-_LATEST_WINDOWS:], _ITEMS_PER_WINDOW)
-        _print_header(console, header, is_ascii_only(console))
+        ascii_only = is_ascii_only(console)
+        stream, run = (label_text(name, ascii_only) for name in (header.stream, header.run_id))
+        console.print(Text(escape_text(header.guarantee, ascii_only), style="bold"))
+        console.print(Text(f"Stream {stream}, run {run}.", style="dim"))
         if shown:
             print_windows(console, plan, shown, zone, titles, max_items=items)
         else:
             console.print(Text("No window reports any item. Some users may have held some, but too few."))
         if len(shown) < len(all_found):
-            rest = f"The latest {len(shown)} of {len(all_found)} windows with heavy items"
-            rest += f"; --last {len(all_found)} shows all."
-            console.print(Text(rest, style="dim"))
+            of_all = f"of {len(all_found)} windows with heavy items; --last {len(all_found)} shows all."
+            console.print(Text(f"The latest {len(shown)} {of_all}", style="dim"))
         if state:
             click.echo(state)
 
@@ -112,12 +113,6 @@ def end_in_words(paths: Sequence[str], report: Report) -> str:
         return "The run goes on: further windows may follow."
     plan = report.header.checked_plan()
     return ended_words(report.ended, plan.schedule.horizon if plan else None)
-
-
-def _print_header(console: Console, header: ReportHeader, ascii_only: bool) -> None:
-    run = f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}."
-    console.print(Text(escape_text(header.guarantee, ascii_only), style="bold"))
-    console.print(Text(run, style="dim"))
 
 
 def print_windows(

@@ -72,7 +72,7 @@ def simulate_log(plan: LogPlan) -> Iterator[pa.RecordBatch]:
     first = 0
     while first < slices:
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_ROWS, side="right")) - 1)
-        times, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        times, rows = [], []
         for begin, end, count in zip(edges[first:last], edges[first + 1 :], counts[first:last], strict=False):
             times.append(np.sort(random.integers(begin, end, count)))
             rows.append(items.choose((begin + end) / 2 / 1000, count, random))
@@ -133,9 +133,8 @@ def _cumulative(weights: _Floats) -> _Floats:
 
 
 def _choose(cumulative: _Floats, count: int, random: np.random.Generator) -> _Int64s:
-    """Rows by weight. The minimum is for a draw that rounds up to 1."""
-    drawn = np.searchsorted(cumulative, random.random(count), side="right")
-    return np.minimum(drawn, len(cumulative) - 1).astype(np.int64)
+    """Rows by weight. No draw is 1, which the last sum is."""
+    return np.searchsorted(cumulative, random.random(count), side="right").astype(np.int64)
 
 
 def _user_ids(users: int, random: np.random.Generator) -> pa.StringArray:

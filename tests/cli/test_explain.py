@@ -44,34 +44,30 @@ def test_a_report_is_explained_with_the_numbers_of_its_run(explain):
     assert out.count(" yes: ") == 6
 
 
+def first(**changes):
+    """The first report alone, with changes."""
+    return {"reports": [REPORTS[0]._replace(**changes)]}
+
+
+def stated(**changes):
+    return {"header": dataclasses.replace(header_of(PLAN), **changes)}
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (
-            lambda header, rows: (dataclasses.replace(header, guarantee="(0.1, 0)-DP"), rows),
-            "The guarantee that the report states",
-        ),
-        (lambda header, rows: (header, [rows[0]._replace(epsilon_total=0.1)]), "epsilon and delta of the plan"),
-        (lambda header, rows: (header, [rows[0]._replace(window_end=rows[0].window_end + 1)]), "windows of the plan"),
-        (lambda header, rows: (header, [*rows, rows[0]]), "No window is there twice"),
-        (lambda header, rows: (header, [rows[0]._replace(stream="other")]), "of the stream that the report names"),
-        (
-            lambda header, rows: (header, [rows[0]._replace(heavy_hitters=[HeavyHitter("a", ABOVE, None)])]),
-            "What is said of items",
-        ),
-        (
-            lambda header, rows: (header, [rows[0]._replace(heavy_hitters=[HeavyHitter("a", None, 7, 1, 5)])]),
-            "What is said of items",
-        ),
-        (
-            lambda header, rows: (dataclasses.replace(header, plan={**header.plan, "epsilon": 0.1}), rows),
-            "The plan in the report",
-        ),
+        (stated(guarantee="(0.1, 0)-DP"), "The guarantee that the report states"),
+        (stated(plan={**header_of(PLAN).plan, "epsilon": 0.1}), "The plan in the report"),
+        (first(epsilon_total=0.1), "epsilon and delta of the plan"),
+        (first(window_end=REPORTS[0].window_end + 1), "windows of the plan"),
+        ({"reports": [*REPORTS, REPORTS[0]]}, "No window is there twice"),
+        (first(stream="other"), "of the stream that the report names"),
+        (first(heavy_hitters=[HeavyHitter("a", ABOVE, None)]), "What is said of items"),
+        (first(heavy_hitters=[HeavyHitter("a", None, 7, 1, 5)]), "What is said of items"),
     ],
 )
 def test_a_report_that_contradicts_its_plan_is_told_and_fails(explain, change, told):
-    header, rows = change(header_of(PLAN), REPORTS)
-    out, err, code = explain(rows, header=header)
+    out, err, code = explain(**{"reports": REPORTS, **change})
     assert code == 1
     assert "do not agree" in err
     (sentence,) = [part for part in out.split(" - ") if part.startswith("NO, this does not hold:")]

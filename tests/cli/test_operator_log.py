@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms.checks import shown, without_secrets
 from dp_transforms.cli import operator_log
-from tests.cli.command_paths import BUDGET, IN_PROCESS, READ, WRITTEN, flag, make_inputs, no_waiting, parameters
+from tests.cli.command_paths import READ, STREAM, WRITTEN, make_inputs, parameters
 from tests.helpers.process_state import logs_as_before
 from tests.helpers.shh_here import shh
 
@@ -21,17 +21,12 @@ URLS = [
     f"https://{SECRET}@a.invalid/c/x?sv=1&sig={SECRET}&se=2",
     f"kafka://u:{SECRET}@h.invalid:9/t",
 ]
-# Each option that takes a path or a URL, in a whole command line.
-WRITING = {(command, option): [*words, flag(option), "PATH"] for (command, option), (words, _) in WRITTEN.items()}
-STREAM = ["stream", "--input", "PATH", "--dead-letter", "bad", *IN_PROCESS, *BUDGET, "--output", "out"]
-LINES = {**READ, **WRITING, ("stream", "input"): STREAM}
+# A whole command line for each option that takes a path or a URL.
+WRITING = {place: [*words[:-1], f"PATH{pathlib.PurePath(words[-1]).suffix}"] for place, words in WRITTEN.items()}
+LINES = {**READ, **WRITING, ("stream", "input"): ["stream", *STREAM.replace("logs", "PATH", 1).split()]}
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting():
-    yield from no_waiting()
-
-
+@pytest.mark.usefixtures("no_waiting")
 @pytest.mark.parametrize("url", URLS)
 def test_no_command_says_a_secret_of_a_url(tmp_path, url):
     """With the ending that a command wants."""
@@ -43,6 +38,7 @@ def test_no_command_says_a_secret_of_a_url(tmp_path, url):
         assert SECRET not in ended.stdout + ended.stderr, place
 
 
+@pytest.mark.usefixtures("no_waiting")
 def test_no_option_says_a_secret_that_is_given_to_it(tmp_path):
     """Each one of each command, whatever it wants."""
     make_inputs(tmp_path)

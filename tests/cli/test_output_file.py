@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from dp_transforms.local.replay import LocalReplay
-from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs
+from tests.cli.command_paths import BUDGET, REPLAY, WRITTEN, make_inputs
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import run_python
 
@@ -27,7 +27,7 @@ local_files.publish = and_then
 from dp_transforms.cli.main import main
 main()
 """
-DAILY = ("plan --output", "replay --output out.avro", "stream --output")  # the other command lines are nightly
+DAILY = [("plan", "output"), ("replay", "output"), ("stream", "output")]  # the others are nightly
 
 
 @pytest.fixture
@@ -47,15 +47,15 @@ def names_below(folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "output"),
+    "words",
     [
-        pytest.param(words, output, marks=() if name.startswith(DAILY) else pytest.mark.nightly, id=name)
-        for name, words, output in lines_that_write()
+        pytest.param(words, marks=() if place in DAILY else pytest.mark.nightly, id=" ".join(place))
+        for place, words in WRITTEN.items()
     ],
 )
-def test_a_full_disk_names_the_output_and_leaves_nothing(folder, words, output):
+def test_a_full_disk_names_the_output_and_leaves_nothing(folder, words):
     if words[0] == "audit":
-        assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
+        assert shh("plan", *BUDGET.split(), "--output", "plan.json", cwd=folder).returncode == 0
     if words[0] == "replay" and "report.avro" in words:
         (folder / "report.avro").unlink()
     before = names_below(folder)
@@ -64,7 +64,7 @@ def test_a_full_disk_names_the_output_and_leaves_nothing(folder, words, output):
     assert done.returncode == 1
     assert last_line.startswith("shh: ")
     assert "File too large" in last_line
-    assert any(name in last_line for name in (output, "report.avro", "reports", "bad"))
+    assert any(name in last_line for name in (words[-1], "report.avro", "reports", "bad"))
     for internal in ("[while running", ".partial", ".tmp", "Traceback"):
         assert internal not in done.stderr
     left = names_below(folder) - before
@@ -82,7 +82,7 @@ def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
         return found(*arguments)
 
     monkeypatch.setattr(LocalReplay, "_found", remove_and_find)
-    done = shh("replay", "log.jsonl", *BUDGET, "--output", "out/report.avro", cwd=folder)
+    done = shh("replay", "log.jsonl", *BUDGET.split(), "--output", "out/report.avro", cwd=folder)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "shh: cannot write out/report.avro: No such file or directory. Check that its folder is there and has free"
@@ -91,7 +91,7 @@ def test_a_folder_that_is_removed_during_the_run(folder, monkeypatch):
 
 
 def test_what_kill_9_leaves_is_hidden_and_does_not_hinder_the_next_run(folder):
-    words, before = ["replay", "log.jsonl", *BUDGET, "--output", "out.avro"], names_below(folder)
+    words, before = ["replay", *REPLAY.split()], names_below(folder)
     assert run_program(KILLED, *words).returncode == -9
     (left,) = names_below(folder) - before
     assert left.startswith(".out.avro.")

@@ -144,29 +144,23 @@ def test_a_log_in_which_nothing_counts_gives_a_report_only_where_that_is_asked_f
         assert items(folder / "report.jsonl") == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["missing.parquet"], "missing.parquet"),
-        (["log.parquet", "--user-field", "who"], "--user-field"),
-        (["log.parquet", "--time-field", "item"], "--user-field, --item-field and --time-field must name three"),
-        (["log.parquet", "--output", "taken.avro"], "--output"),
-        (["log.parquet", "--output", "x" * 250 + ".avro"], "File name too long"),
-        (["log.parquet", "--output", "same.jsonl", "--dead-letter", "./same.jsonl"], "name the same file"),
-        (["log.parquet", "--noise-key-file", "open.key"], "chmod"),
-        (["numbers.parquet"], "--time-format"),
-        (["broken.parquet"], "broken.parquet"),
-        (["ftp://b/log.csv"], "a URL must begin with s3://BUCKET, gs:"),
-        (["log.parquet", "--direct_num_workers=2"], "--direct_num_workers is an option of Beam, and needs --runner."),
-        (["log.parquet", "--runner=FlinkRunner"], "--runner needs --noise-key-file: workers need one noise key."),
-        (
-            ["log.parquet", "--runner=X", "--noise-key-file", "k", "--state", "s"],
-            "--state cannot be used with --runner",
-        ),
-    ],
-)
-def test_errors_are_one_line_that_names_the_remedy(folder, words, named):
-    (folder / "taken.avro").write_text("")
+WRONG = """
+    missing.parquet: missing.parquet
+    log.parquet --user-field who: --user-field
+    log.parquet --time-field item: --user-field, --item-field and --time-field must name three
+    log.parquet --output same.jsonl --dead-letter ./same.jsonl: name the same file
+    log.parquet --noise-key-file open.key: chmod
+    numbers.parquet: --time-format
+    broken.parquet: broken.parquet
+    ftp://b/log.csv: a URL must begin with s3://BUCKET, gs:
+    log.parquet --runner=FlinkRunner: --runner needs --noise-key-file: workers need one noise key.
+    log.parquet --runner=X --noise-key-file k --state s: --state cannot be used with --runner
+"""
+
+
+@pytest.mark.parametrize("line", WRONG.strip().splitlines(), ids=str.strip)
+def test_errors_are_one_line_that_names_the_remedy(folder, line):
+    words, _, named = line.strip().partition(": ")
     numbers = pa.table({"user": ["a"], "item": ["b"], "timestamp": [START]})
     pq.write_table(numbers, folder / "numbers.parquet")
     content = bytearray((folder / "log.parquet").read_bytes())
@@ -176,7 +170,7 @@ def test_errors_are_one_line_that_names_the_remedy(folder, words, named):
     (folder / "open.key").chmod(0o644)
     output = [] if "--output" in words else ["--output", "report.avro"]
     before = sorted(path.name for path in folder.iterdir())
-    assert named in error_line(shh("replay", *words, *BUDGET, *output, cwd=folder))
+    assert named in error_line(shh("replay", *words.split(), *BUDGET, *output, cwd=folder))
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
@@ -202,14 +196,11 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
     for name, options in (("open", []), ("known", ["--public-items", "items.txt"])):
         made = shh("plan", *BUDGET, *options, "--output", f"{name}.json", cwd=folder)
         assert made.returncode == 0, made.stderr
-    known = ["--plan", "known.json"]
+    known = ["--plan", "known.json", "--public-items", "items.txt"]
     for words, said in (
-        (known, "the plan has 104 public items. Give the list of them with --public-items."),
-        (
-            ["--plan", "open.json", "--public-items", "items.txt"],
-            "the plan has no public items. Leave --public-items out",
-        ),
-        ([*known, "--public-items", "others.txt"], "the list (103 items) is not that of the plan (104 items)"),
+        (known[:2], "the plan has 104 public items. Give the list of them with --public-items."),
+        (["--plan", "open.json", *known[2:]], "the plan has no public items. Leave --public-items out"),
+        ([*known[:2], "--public-items", "others.txt"], "the list (103 items) is not that of the plan (104 items)"),
         ([*BUDGET, "--public-items", "no.txt"], "no.txt cannot be read: No such file or directory"),
     ):
         assert said in error_line(shh("replay", "log.parquet", *words, "--output", "report.jsonl", cwd=folder))

@@ -1,6 +1,5 @@
 """`shh replay --state`: parts of one run, one command after the other. In detail: test_state_part.py."""
 
-import os
 import shutil
 import signal
 
@@ -15,7 +14,7 @@ from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
-from tests.helpers.small_runs import SECRET, key_file
+from tests.helpers.small_runs import key_file
 from tests.helpers.stored_states import FOLDER, PLANS, go_on
 
 # Killed when the report has its name, and the state has not.
@@ -134,18 +133,6 @@ def test_nights_make_one_run(nights):
     assert [(part.first_window, part.end_window) for part in nights.parts] == [(0, 1), (1, 3), (3, 4), (4, 5)]
     assert not [path for path in nights.folder.iterdir() if path.name.endswith((".partial", ".drawn"))]
     assert "are published already" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
-
-
-def test_the_state_is_private_and_holds_no_user(nights):
-    before = os.umask(0o022)
-    try:
-        nights.taken(1)
-    finally:
-        os.umask(before)
-    content = (nights.folder / "run.state").read_bytes()
-    assert (nights.folder / "run.state").stat().st_mode & 0o777 == 0o600
-    assert not any(f"u{user}-0".encode() in content for user in range(0, 40, 2))
-    assert SECRET not in content
 
 
 def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):

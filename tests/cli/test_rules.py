@@ -40,6 +40,7 @@ REFUSED = {
         --counts: --counts cannot be used with charge 'contributions': it belongs to hits.
         --most-contributions 5 --charge hits: --most-contributions cannot be used with charge 'hits'
         --usual-contributions 1 2 --charge hits: --usual-contributions cannot be used with charge 'hits'
+        --least-users 9 --charge hits: --least-users cannot be used with charge 'hits': it belongs to contributions.
     """,
 }
 LINES = [

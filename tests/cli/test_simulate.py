@@ -12,7 +12,7 @@ from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from tests.helpers.shh_here import shh
 
-START = 1_767_225_600_000_000
+START, FIELDS = 1_767_225_600_000_000, EventFields()
 
 
 def _simulated(folder, *options):
@@ -23,13 +23,10 @@ def _simulated(folder, *options):
 
 
 def _events(path):
-    events = []
-    for chunk in find_log_chunks([str(path)], EventFields()):
-        for block in read_log_chunk(chunk, EventFields()):
-            assert not block.rejected
-            batch = block.batch
-            events += zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
-    return events
+    blocks = [block for chunk in find_log_chunks([str(path)], FIELDS) for block in read_log_chunk(chunk, FIELDS)]
+    assert not any(block.rejected for block in blocks)
+    columns = [(each.batch.user.to_pylist(), each.batch.item.to_pylist(), each.batch.time_micros) for each in blocks]
+    return [event for batch in columns for event in zip(*batch, strict=True)]
 
 
 def test_both_formats_hold_the_same_events_and_the_seed_decides_every_byte(tmp_path):
@@ -40,21 +37,16 @@ def test_both_formats_hold_the_same_events_and_the_seed_decides_every_byte(tmp_p
             options = ["--users", 300, "--items", 50, "--seed", seed]
             said = _simulated(tmp_path, *options, "--output", f"{name}.{ending}")
             contents[name] = (tmp_path / f"{name}.{ending}").read_bytes()
-            assert said == (
-                f"Wrote 3,000 events of up to 300 users to {name}.{ending}. Replay it with:\n"
-                f"  shh replay {name}.{ending} --start 2026-01-01T00:00:00Z --end 2026-01-05T00:00:00Z"
-                " --window 1h --epsilon 2 --delta 1e-9 --output report.avro\n"
-            )
+            assert said.startswith(f"Wrote 3,000 events of up to 300 users to {name}.{ending}. Replay it with:\n")
         assert contents["log"] == contents["again"] != contents["other"]
         logs.append(_events(tmp_path / f"log.{ending}"))
-    assert len(logs[0]) == 3000
-    assert all(log == logs[0] for log in logs)
-    times = [time for _, _, time in logs[0]]
-    assert times == sorted(times)
-    assert times[0] >= START
-    assert times[-1] < START + 4 * 86_400_000_000
-    assert all(re.fullmatch("u[0-9a-f]{6}", user) for user, _, _ in logs[0])
-    assert all(re.fullmatch(r"story-\d{5}|page-\d{3}", item) for _, item, _ in logs[0])
+    assert logs[0] == logs[1]
+    users, items, times = zip(*logs[0], strict=True)
+    assert list(times) == sorted(times)
+    assert START <= times[0] <= times[-1] < START + 4 * 86_400_000_000
+    assert len(times) == 3000
+    assert all(re.fullmatch("u[0-9a-f]{6}", user) for user in users)
+    assert all(re.fullmatch(r"story-\d{5}|page-\d{3}", item) for item in items)
 
 
 def test_a_shell_runs_the_command_as_printed(tmp_path):

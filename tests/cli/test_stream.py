@@ -32,10 +32,11 @@ KEY = ["--noise-key-file", "noise.key"]
 OUT = ["--output", "reports"]
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
-CLUSTER = [
-    *("--runner=FlinkRunner", "--flink_master=localhost:8081"),
-    *("--environment_type=EXTERNAL", "--environment_config=localhost:50000"),
-]
+CLUSTER = (
+    "--runner=FlinkRunner --flink_master=localhost:8081"
+    " --environment_type=EXTERNAL --environment_config=localhost:50000"
+)
+RESUMED = f"{CLUSTER} --noise-key-file noise.key --savepoint_path=/savepoint"
 
 
 @pytest.fixture
@@ -60,30 +61,28 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            [*FOLDER, *OUT, *CLUSTER],
-            "FlinkRunner runs workers outside this process, which need one noise key: give noise_key=PATH",
-        ),
-        ([*FOLDER, *OUT, "--noise-key-file", "open.key"], "chmod 600"),
-        (["--input", "nowhere", *OUT, *KEY], "--input"),
-        ([*FOLDER, "--output", "a.file", *KEY], "cannot be written. Name a folder"),
-        ([*FOLDER, "--output", "logs", *KEY], "other files"),
-        ([*FOLDER, "--output", "kafka://h:1/t", *KEY], "--output: a URL must begin with s3://"),
-        ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], "outside"),
-        ([*FOLDER, "--output", "stopped", *KEY], "stopped.stop exists, so the run would end at once. Remove it"),
-        ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], "--allowed-lateness"),
-        ([*FOLDER, *OUT, *KEY, "--flink_master=jobs:1"], "--flink_master is an option of Beam, and needs --runner"),
-        ([*FOLDER, *OUT, *KEY, *CLUSTER, "--savepoint_path=/s"], "--run-id must be given for a run that is resumed"),
-        ([*FOLDER, *OUT, *KEY, "--run-id", "nightly"], "show what changed. Leave --run-id out"),
-        ([*FOLDER, *OUT, *KEY, *CLUSTER, "--run-id", "nightly"], "With --ledger, which knows the names, a run may be"),
-    ],
-)
-def test_what_is_wrong_is_told_before_anything_starts(folder, words, said):
+WRONG = f"""
+    {CLUSTER}: FlinkRunner runs workers outside this process, which need one noise key: give noise_key=PATH
+    --noise-key-file open.key: chmod 600
+    --input nowhere: --input
+    --output a.file: cannot be written. Name a folder
+    --output logs: other files
+    --output kafka://h:1/t: --output: a URL must begin with s3://
+    --dead-letter reports/bad: outside
+    --output stopped: stopped.stop exists, so the run would end at once. Remove it
+    --allowed-lateness 9999d: --allowed-lateness
+    --flink_master=jobs:1: --flink_master is an option of Beam, and needs --runner
+    {RESUMED}: --run-id must be given for a run that is resumed
+    --noise-key-file noise.key --run-id nightly: show what changed. Leave --run-id out
+    --noise-key-file noise.key --run-id nightly {CLUSTER}: With --ledger, which knows the names, a run may be
+"""
+
+
+@pytest.mark.parametrize("line", WRONG.strip().splitlines(), ids=str.strip)
+def test_what_is_wrong_is_told_before_anything_starts(folder, line):
+    words, _, said = line.strip().partition(": ")
     before = sorted(folder.iterdir())
-    done = shh("stream", *words, *PLAN)
+    done = shh("stream", *FOLDER, *OUT, *words.split(), *PLAN)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
     assert said in done.stderr
     assert sorted(folder.iterdir()) == before
@@ -98,14 +97,13 @@ def test_a_run_goes_on_with_its_own_plan_and_stream_and_from_what_its_runner_sto
     ReportFolder("a").open(ReportHeader("run-1", "events", "guarantee", {"epsilon": 3}))
     ReportFolder("b").open(ReportHeader("run-1", "other", "guarantee", {}))
     (folder / "b.stop").touch()  # of a drain that was broken off
-    resumed = [*CLUSTER, "--savepoint_path=/savepoint", "--run-id", "run-1"]
     for output, words, said in (
-        ("a", resumed, "another plan"),
-        ("b", resumed, "its stream is 'other'"),
+        ("a", f"{RESUMED} --run-id run-1", "another plan"),
+        ("b", f"{RESUMED} --run-id run-1", "its stream is 'other'"),
         ("a", CLUSTER, "for a new run or, with --savepoint_path=PATH --run-id run-1, resume that one."),
-        ("a", [], "holds run 'run-1'. Name another --output for a new run."),
+        ("a", "", "holds run 'run-1'. Name another --output for a new run."),
     ):
-        done = shh("stream", *FOLDER, "--output", output, *KEY, *PLAN, *words)
+        done = shh("stream", *FOLDER, "--output", output, *KEY, *PLAN, *words.split())
         assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 

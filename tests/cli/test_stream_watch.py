@@ -10,7 +10,7 @@ import types
 import pytest
 
 from dp_transforms.cli import stream_watch
-from dp_transforms.cli.stream_watch import StreamPage, StreamWatch, noted_stops, operator_line
+from dp_transforms.cli.stream_watch import StreamPage, StreamWatch, operator_line
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -133,17 +133,6 @@ def test_the_numbers_of_the_operator_have_the_names_of_metrics():
     assert operator_line({}, {}) == ""
 
 
-def test_signals_are_noted_while_the_block_runs_and_the_handlers_come_back():
-    stops = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in stops]
-    with contextlib.suppress(ZeroDivisionError), noted_stops() as noted:
-        for number in stops:
-            signal.raise_signal(number)
-        assert noted == [*stops]
-        assert 1 / 0
-    assert [signal.getsignal(number) for number in stops] == before
-
-
 # The page of --html.
 
 OF_STORIES = hourly_plan()
@@ -164,8 +153,8 @@ def summary(path):
     return next(text for text in Page(path.read_text()).texts if "named" in text)
 
 
-def test_each_window_is_on_the_next_page_and_the_end_is_said(tmp_path):
-    """Nothing is written while nothing is new."""
+def test_each_window_is_on_the_next_page_and_the_end_is_said(tmp_path, status):
+    """Nothing is written while nothing is new. One that cannot be written is told, and the next window tries again."""
     path = tmp_path / "page.html"
     path.write_text("of a run before")
     page = page_of(path)
@@ -174,25 +163,17 @@ def test_each_window_is_on_the_next_page_and_the_end_is_said(tmp_path):
     for number, report in enumerate(WINDOWS, 1):
         page.update([report], None)
         assert len(starts(path)) == number
-    assert Page(path.read_text()).data["goes_on"] is True
     assert summary(path).endswith("The run goes on: further windows may follow.")
     path.unlink()
+    path.mkdir()
+    page.update(WINDOWS[:1], None)
+    assert [line.partition(" /")[0] for line in status.lines] == ["Warning: --html:"]
+    path.rmdir()
     page.update([], None)
     assert not path.exists()
     page.update([], RunEnded("news", 12, len(WINDOWS)))
-    assert Page(path.read_text()).data["goes_on"] is False
+    assert [Page(path.read_text()).data["goes_on"], len(starts(path))] == [False, len(WINDOWS)]
     assert summary(path).endswith("The run has ended: all of its 12 windows are closed.")
-
-
-def test_a_page_that_cannot_be_written_is_told_and_the_next_window_tries_again(tmp_path, status):
-    folder = tmp_path / "www"
-    page = page_of(folder / "page.html")
-    page.update(WINDOWS[:1], None)
-    page.update([], None)
-    folder.mkdir()
-    page.update(WINDOWS[1:2], None)
-    assert len(starts(folder / "page.html")) == 2
-    assert [line.partition(" /")[0] for line in status.lines] == ["Warning: --html: cannot write"]
 
 
 def test_a_page_after_many_windows_costs_as_much_as_one_after_two_hundred(tmp_path):

@@ -1,7 +1,6 @@
 """The entrance of `shh`: exit codes, and what it says of errors that nobody expected or that are of its own output."""
 
 import os
-import pathlib
 import re
 
 import pytest
@@ -30,23 +29,6 @@ def test_a_command_line_that_cannot_be_read_is_2_and_shows_the_usage(folder, wor
     ended = shh_here.shh(*words, cwd=folder)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.match(r"Usage: shh .*\n(.*\n)*\nError: [^\n]+\n\Z", ended.stderr), ended.stderr
-
-
-@pytest.mark.parametrize(
-    "words", [["plan", *BUDGET, "--hits-per-user", "0"], ["plan", *BUDGET, "--output", "taken"], ["show", "no.avro"]]
-)
-def test_what_is_refused_is_1_and_one_line(folder, words):
-    ended = shh_here.shh(*words, cwd=folder)
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert re.fullmatch(r"shh: [^\n]+\n", ended.stderr), ended.stderr
-
-
-@pytest.mark.parametrize("words", [["--help"], ["show", "taken"]])
-def test_in_this_process_a_command_says_and_does_what_it_does_in_one_of_its_own(folder, words):
-    """What most tests of commands rely on."""
-    here, process = (run.shh(*words, cwd=folder) for run in (shh_here, shh_process))
-    assert (here.returncode, here.stdout, here.stderr) == (process.returncode, process.stdout, process.stderr)
-    assert here.stdout + here.stderr
 
 
 def entered(folder, *words, **streams):
@@ -88,13 +70,6 @@ def test_a_stream_goes_on_whoever_can_be_told(folder, nowhere):
     _, reports, end = ReportFolder(str(folder / "reports")).read()
     assert reports
     assert end is not None
-
-
-def test_what_commands_say_on_stderr_is_said_in_one_place():
-    """Else a secret may get through. Others print in colours."""
-    for path in pathlib.Path(show.__file__).parent.rglob("*.py"):
-        if path.name not in {"operator_log.py", "replay.py", "replay_run.py"}:
-            assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path
 
 
 @pytest.mark.parametrize("error", [KeyError("a cell of the data"), BrokenPipeError(32, "Broken pipe")], ids=repr)

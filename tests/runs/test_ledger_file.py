@@ -7,7 +7,6 @@ import functools
 import os
 import pathlib
 import resource
-import shutil
 import signal
 import sqlite3
 import stat
@@ -20,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.runs import ledger as ledger_module
-from dp_transforms.runs.ledger import Ledger, Shown
+from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.ledger_file import VERSION, LedgerFile
 from dp_transforms.runs.records import LedgerError, Run, RunRefusedError, VerdictKind
 from dp_transforms.views.ledger_tables import json_of
@@ -32,11 +31,10 @@ EXTRA = 3  # of PRAGMA synchronous: what was committed survives a loss of power
 
 @pytest.fixture
 def path(folder: pathlib.Path) -> pathlib.Path:
-    """Of a ledger with two runs, of which one has a part; older.db beside it is of when it had one."""
+    """Of a ledger with two runs, of which one has drawn."""
     path = folder / "ledger.db"
     ledger = Ledger(path)
     ledger.reserve(part(run_id="run 1"), CAPS)
-    shutil.copy(path, folder / "older.db")
     done(ledger, part(run_id="run 2"), "state 1")
     return path
 
@@ -117,17 +115,6 @@ def test_a_ledger_in_which_anything_was_changed_is_read_or_refused_in_one_line(p
         said = str(error)
     path.write_bytes(whole)
     assert said.isprintable()
-
-
-def test_an_older_ledger_is_found_by_what_it_does_not_know(path: pathlib.Path) -> None:
-    """By the state of a run that goes on, and by a report or a state that is shown to it. What only it knew is
-    forgotten: it is for one machine, and is never restored where a newer one is left."""
-    shutil.copy(path.with_name("older.db"), path)
-    ledger = Ledger(path)
-    with pytest.raises(RunRefusedError, match="older copy"):
-        ledger.reserve(part(1, 2, run_id="run 2", state_before="state 1"))
-    for shown in (Shown("1.avro", "run 2"), Shown("run.state", "run 2", 1, "state 1")):
-        assert "the ledger is an older copy" in ledger.faults([shown])[0]
 
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])

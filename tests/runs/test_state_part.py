@@ -21,13 +21,14 @@ from tests.helpers.small_runs import key_file
 class Watched(NightFolder):
     """is_full: what is drawn finds no room on the disk. nonces: by which it was drawn."""
 
+    is_full = False
+
     def __init__(self, folder, *, has_ledger=True):
         super().__init__(folder, has_ledger=has_ledger)
-        self.is_full = False
         self.nonces = []
 
     def _draw(self, part, log, is_bad):
-        ((stored,),) = [[each for each in self.parts if each.is_open]]
+        (stored,) = [each for each in self.parts if each.is_open]
         assert (stored.status, stored.nonce) == ("running", part.run_part.draws_as), "the ledger knows it first"
         self.nonces.append(stored.nonce)
         if self.is_full:
@@ -41,20 +42,18 @@ class Watched(NightFolder):
         self.is_full = False
         return str(error.value)
 
-    def killed_at(self, name, end, *, before=False):
+    def killed_at(self, owner, name, end, *, before=False):
         """The process is killed when this is called the first time, or has returned."""
-        module, _, what = name.partition(".")
-        owner = {"ledger": Ledger, "os": os, "state_part": state_part}[module]
 
         def work():
-            real = getattr(owner, what)
+            real = getattr(owner, name)
 
             def die(*words, **options):
                 if not before:
                     real(*words, **options)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            setattr(owner, what, die)
+            setattr(owner, name, die)
             self.take(end)
 
         assert in_a_process(work) == (True, "")
@@ -69,18 +68,6 @@ class Watched(NightFolder):
 @pytest.fixture(params=[True, False], ids=["shared ledger", "own ledger"])
 def nights(tmp_path, request):
     return Watched(tmp_path, has_ledger=request.param)
-
-
-@pytest.fixture
-def another_version(monkeypatch):
-    """Runs the function as another version of shh."""
-
-    def run(function, *words):
-        with monkeypatch.context() as patch:
-            patch.setattr(state_part, "_VERSION", "9.9")
-            return function(*words)
-
-    return run
 
 
 def test_a_ledger_hears_of_each_part_in_order(nights, monkeypatch):
@@ -125,7 +112,7 @@ def test_a_part_that_failed_is_forgotten_if_its_log_alone_was_the_reason(nights)
 
 def test_a_part_that_was_killed_before_it_could_be_read_may_be_forgotten(nights):
     """Also what it has drawn, which nobody has read."""
-    nights.killed_at("ledger.publishing", 1, before=True)
+    nights.killed_at(Ledger, "publishing", 1, before=True)
     assert (nights.folder / ".run.state.drawn" / "state").exists()
     assert (nights.folder / ".run.state.drawn").stat().st_mode & 0o777 == 0o700
     assert "the log is bad" in nights.refused(1, is_bad=True)
@@ -135,33 +122,35 @@ def test_a_part_that_was_killed_before_it_could_be_read_may_be_forgotten(nights)
 # --- Other versions
 
 
-@pytest.mark.parametrize("killed", ["ledger.publishing", "state_part.write_output", "os.replace"])
+@pytest.mark.parametrize(
+    ("owner", "name", "before"),
+    [(Ledger, "publishing", False), (state_part, "write_output", False), (os, "replace", True)],
+)
 def test_what_was_drawn_and_sealed_is_published_and_not_drawn_again_also_by_another_version(
-    nights, another_version, killed
+    nights, monkeypatch, owner, name, before
 ):
     nights.take(1)
-    nights.killed_at(killed, 2, before=killed == "os.replace")
-    after = nights.parts[1].state_after
-    del nights.nonces[:]
-    assert another_version(nights.take, 2) == "resumes"
+    nights.killed_at(owner, name, 2, before=before)
+    after, nights.nonces = nights.parts[1].state_after, []
+    monkeypatch.setattr(state_part, "_VERSION", "9.9")
+    assert nights.take(2) == "resumes"
     assert (nights.nonces, nights.state.fingerprint, nights.statuses()) == ([], after, ["finished"] * 2)
     assert nights.take(2) == "done"
     assert nights.leftovers() == []
 
 
-def test_another_version_never_draws_what_was_begun(nights, another_version):
+def test_another_version_never_draws_what_was_begun(nights, monkeypatch):
     """It may draw otherwise: its report would be a second answer."""
     nights.refused(1, is_full=True)
     before = nights.parts
-    assert "are not drawn, and this is shh 9.9, which may draw otherwise" in another_version(nights.refused, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(state_part, "_VERSION", "9.9")
+        assert "are not drawn, and this is shh 9.9, which may draw otherwise" in nights.refused(1)
     assert (nights.parts, len(nights.nonces)) == (before, 1)
-    nights.killed_at("ledger.publishing", 1)
+    nights.killed_at(Ledger, "publishing", 1)
     shutil.rmtree(nights.folder / ".run.state.drawn")
-    assert "are not drawn" in another_version(nights.refused, 1)
     assert nights.take(1) == "resumes"
-
-
-# --- Noise of its own
+    assert len({*nights.nonces}) == 1, "the nonce of who began"
 
 
 # --- Files that were exchanged
@@ -171,7 +160,7 @@ def test_an_older_ledger_begins_no_part_again_that_may_have_been_published(night
     """Its state, or what lies beside it, says so."""
     nights.take(1)
     older = shutil.copy(nights.ledger_path, nights.folder / "older")
-    nights.killed_at("state_part.write_output", 2)
+    nights.killed_at(state_part, "write_output", 2)
     newest = shutil.copy(nights.ledger_path, nights.folder / "newest")
     shutil.copy(older, nights.ledger_path)
     for log in ("a", "b"):
@@ -185,7 +174,7 @@ def test_an_older_ledger_begins_no_part_again_that_may_have_been_published(night
 
 def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):
     nights.take(1)
-    nights.killed_at("ledger.publishing", 2)
+    nights.killed_at(Ledger, "publishing", 2)
     (nights.folder / "2.jsonl").write_bytes((nights.folder / "1.jsonl").read_bytes())
     assert "exists and is never overwritten. Name another output, or move it away." in nights.refused(2)
     assert nights.statuses() == ["finished", "failed"]
