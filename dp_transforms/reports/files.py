@@ -61,15 +61,9 @@ def write_report_file(path: Path, header: ReportHeader, reports: Iterable[Window
     Raises ReportFileError."""
     content = report_file_bytes(header, reports, report_format(path))
     try:
-        put_whole(path, content)
+        write_file(path, lambda file: file.write(content))
     except OSError as error:
         raise write_error(path, error) from None
-
-
-def put_whole(path: Path, content: bytes) -> None:
-    """A new file, at a path or a URL, which appears whole or not at all. Raises FileExistsError if the name is taken,
-    even at the same moment, and other OSErrors."""
-    write_file(path, lambda handle: handle.write(content))
 
 
 def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:

@@ -29,7 +29,7 @@ import msgspec
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.errors import StreamError
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.files import put_whole, read_report_file, report_file_bytes
+from dp_transforms.reports.files import read_report_file, report_file_bytes
 from dp_transforms.reports.report_records import (
     EndedFields,
     ReportFileError,
@@ -40,7 +40,7 @@ from dp_transforms.reports.report_records import (
     decode_json,
     in_file_order,
 )
-from dp_transforms.stores.files import exists, read_file
+from dp_transforms.stores.files import exists, read_file, write_file
 from dp_transforms.stores.local_files import sync_folder
 from dp_transforms.stores.remote_files import RemoteFileError, is_remote, list_beginning
 
@@ -137,7 +137,7 @@ class ReportFolder:
         place = self.place(name)
         if not exists(place):
             with contextlib.suppress(FileExistsError):
-                put_whole(place, content)
+                write_file(place, lambda file: file.write(content))
         if not is_remote(place):
             sync_folder(place)  # after another worker, too, which may have died before it did
 

@@ -64,13 +64,13 @@ def test_types_of_ids_and_times(tmp_path, types, rows, unit):
     assert read_all(path, EventFields(time_unit=unit)) == expected(rows, unit)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "micros"),
-    [(DATE, 17_440, 1_506_816_000_000_000), (DATE, 2**31 - 1, None), (NANOS, TIME * 1000 + 1_999, TIME + 1)],
-)
-def test_dates_and_nanoseconds(tmp_path, kind, value, micros):
-    path = write_avro(tmp_path / "log.avro", [("u", "i", value)], ("string", "string", kind))
-    assert read_all(path) == (([], {"bad time": [1]}) if micros is None else ([("u", "i", micros)], {}))
+def test_dates_and_nanoseconds(tmp_path):
+    for kind, value, found in (
+        (DATE, 17_440, ([("u", "i", 1_506_816_000_000_000)], {})),
+        (DATE, 2**31 - 1, ([], {"bad time": [1]})),
+        (NANOS, TIME * 1000 + 1_999, ([("u", "i", TIME + 1)], {})),
+    ):
+        assert read_all(write_avro(tmp_path / "log.avro", [("u", "i", value)], ("string", "string", kind))) == found
 
 
 INNER = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.logs.event_ids import (
-    EMPTY,
-    MISSING,
     BadIdError,
     escaped,
     fault_reason,
@@ -44,13 +42,6 @@ def test_bytes_are_one_id_or_none_by_every_way(value):
             id_of_value(value, "user")
     else:
         assert texts.to_pylist() == [id_of_value(value, "user")]
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary()])
-def test_columns_of_text_of_any_layout(kind):
-    texts, faults = ids_of_values(pa.array(["b", None, "", "a"], kind))
-    assert texts.to_pylist() == ["b", "", "", "a"]
-    assert faults.tolist() == [0, MISSING, EMPTY, 0]
 
 
 @pytest.mark.parametrize("number", [0, 7, -7, 2**63, -(10**50), np.uint64(2**64 - 1), np.int8(-1)])

@@ -182,8 +182,8 @@ def _gzip(begin, piece, count, end=b""):
     return b"".join([*parts, packer.flush()])
 
 
-def _block(records, data, codec="null", beside=()):
-    text = json.dumps(avro_schema(("string", "string", "string"), beside)).encode()
+def _block(records, data, codec="null"):
+    text = json.dumps(SCHEMA).encode()
     return avro_container({"avro.schema": text, "avro.codec": codec.encode()}, [(records, data)])
 
 
@@ -203,18 +203,14 @@ def _repeated(text, rows, **options):
 
 _LINE = b"x" * (16 * MB)
 _CSV, _JSON = _csv([NAMES, *ROWS]), _json(ROWS)
-_LIST = [{"name": "a", "type": {"type": "array", "items": "int"}}]
 # name: (the file, the rows that are read or that it is refused, megabytes at most)
 BOMBS = {
     "a line of 256 MB.csv.gz": (lambda: _gzip(_CSV, _LINE, 16, b"\n" + _CSV), 24 + 1 + 1 + 24, 320),
     "a line of 1 GB.jsonl.gz": (lambda: _gzip(_JSON, _LINE, 64, b"\n" + _JSON), 49, 320),
     "2 GB of blank lines.jsonl.gz": (lambda: _gzip(_JSON, b" \r\n\t\n" * (3 * MB), 140), 24, 400),
     "8 MB of broken lines.jsonl.gz": (lambda: _gzip(_JSON, b"{\n" * (MB // 2), 8), 24 + 4 * MB, 900),
-    "100 MB of quotes.csv": (lambda: _CSV + b'"' * (100 * MB), 25, 400),
-    "a million deep.jsonl": (lambda: _JSON + b"[" * 10**6 + b"]" * 10**6 + b"\n" + _JSON, 49, 320),
     "a block of 1 GB.avro": (lambda: _block(1, _deflated(1024 * MB), "deflate"), "refused", 400),
     "a block that says 4 GB.avro": (lambda: _block(1, varint(2**32 - 1) + bytes(99), "snappy"), "refused", 320),
-    "2^62 values.avro": (lambda: _block(1, zigzag(2**62) + bytes(64), "null", _LIST), "refused", 320),
     "a million tiny records.avro": (lambda: _block(MB, bytes(3 * MB)), MB, 500),
     "100 blocks of 15 MB.avro": (
         lambda: avro_container(

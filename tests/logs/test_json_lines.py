@@ -76,7 +76,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path, monkeypatch):
         f'{GOOD[:-1]},"x":{{"user":1,"user":2}},"x":3}}',
         f'{GOOD[:-1]},"x":1e400,"y":{"9" * 5000}}}',
         f'{GOOD[:-1]},"x":{"[" * 199}{"]" * 199}}}',
-        f'{GOOD[:-1]},"x":"{"[{" * 2_000}"}}',
+        f'{GOOD[:-1]},"x":"\\"{"[{" * 2_000}"}}',
         f'{GOOD[:-1]},"x":"\\ud800: NaN, Info"}}',
         GOOD[:-1].encode() + b',"x":"\xff"}',
         long.replace(SECRET, "u") % ("y" * (40_000 - len(long.replace(SECRET, "u")) + 2)),

@@ -93,11 +93,6 @@ def as_json(event: Event) -> bytes:
     return json.dumps({"user": user, "item": item, "timestamp": iso(micros)}).encode()
 
 
-def tabs(line: bytes) -> bytes:
-    """A line of CSV as one of TSV."""
-    return line.replace(b",", b"\t")
-
-
 # Lines of others that are odd and their own: whether each one counts, its own bytes decide, whatever x' wrote.
 _ODD_TIMES = (
     *("2023-11-14 22:14:05", "2023-11-14T22:14:05+00:00", "20231114T221405Z", "2023-11-14T22:14:05.1234567890Z"),

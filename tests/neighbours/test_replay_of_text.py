@@ -1,20 +1,19 @@
-"""CSV, TSV and JSON lines: no row of x' changes what is read of the others, nor whether the run ends in an error."""
+"""CSV and JSON lines: no row of x' changes what is read of the others, nor whether the run ends in an error."""
 
 from __future__ import annotations
 
 import datetime
 import pathlib
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from dp_transforms.logs import EventFields
 from tests.helpers.small_runs import START
-from tests.neighbours.logs import ADDED_USER, PLACES, Log, Row, crowd, expected_pairs, place, without_added
+from tests.neighbours.logs import ADDED_USER, PLACES, Log, crowd, expected_pairs, place
 from tests.neighbours.replayed import FIELDS, Given, Neighbours
 from tests.neighbours.rounds import rounds
-from tests.neighbours.text_files import FORMATS, TextFormat, write, write_members
+from tests.neighbours.text_files import FORMATS, TextFormat, write
 
 EVENTS = crowd(1)
 EXPECTED = expected_pairs(EVENTS)
@@ -35,7 +34,7 @@ def lines_of(form: TextFormat) -> list[bytes]:
 
 
 def cases(kind: str) -> list[tuple[str, str]]:
-    """Of the two formats; what tabs and gzip do beside them, the other tests show."""
+    """Of the two formats; what gzip does beside them, the other tests show."""
     return [(name, case) for name in ("csv", "jsonl") for case in getattr(FORMATS[name], kind)]
 
 
@@ -70,13 +69,6 @@ def test_large_rows_and_many(tmp_path: pathlib.Path, name: str, case: str) -> No
     for source in rounds(name, case):
         log = place(lines_of(form), form.large[case], source.choice(PLACES), source.getrandbits(32))
         assert same(pair, form, log, is_ended=source.random() < 0.5).pairs >= EXPECTED
-
-
-def sampled(form: TextFormat) -> Iterator[tuple[str, list[bytes], random.Random]]:
-    """Some cases of each round."""
-    for source in rounds(form.ending):
-        for case in source.sample(sorted(form.hostile), 12):
-            yield case, form.hostile[case], source
 
 
 SECONDS = EventFields(time_unit="s")
@@ -119,19 +111,3 @@ def test_a_time_is_read_by_its_own_bytes_whatever_other_times_stand_beside_it(
             log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
             given = same(pair, form, log, fields)
             assert len({user for _, user, item in given.pairs if item == "A"}) == 40
-
-
-@pytest.mark.parametrize("name", ["csv.gz", "jsonl.gz"])
-def test_members_of_gzip(tmp_path: pathlib.Path, name: str) -> None:
-    """x' in a member of its own, which is empty without x', or not there; and one member for each row."""
-    form, pair = FORMATS[name], Neighbours(tmp_path)
-    others = [Row(line) for line in lines_of(form)]
-    for _, hostile, source in sampled(form):
-        added = [Row(line, True) for line in hostile]
-        layouts = [[others[:50], added, others[50:]], [added, [], others, []], [[], [*others, *added]]]
-        layouts.append([[row] for row in [*added[:1], *others[:40], *added[1:2], *others[40:]]])
-        members = source.choice(layouts)
-        without = [without_added(member) for member in members]
-        write_members(pair.folders[0], form, members)
-        write_members(pair.folders[1], form, source.choice([without, [member for member in without if member]]))
-        assert pair.same().pairs >= EXPECTED

@@ -1,4 +1,4 @@
-"""Writers of text logs: lines to files, plain or as members of gzip."""
+"""Writers of text logs: lines to files, plain or packed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tests.neighbours import hostile_lines
-from tests.neighbours.logs import Log, as_csv, as_json, odd_csv_lines, odd_json_lines, tabs
+from tests.neighbours.logs import Log, as_csv, as_json, odd_csv_lines, odd_json_lines
 from tests.reference.log import Event
 
 CSV_HEADER = b"user,item,timestamp"
@@ -25,25 +25,12 @@ class TextFormat(NamedTuple):
     large: dict[str, list[bytes]]
 
 
-def _in_tabs(cases: dict[str, list[bytes]]) -> dict[str, list[bytes]]:
-    return {name: [tabs(line) for line in lines] for name, lines in cases.items()}
-
-
 _CSV = TextFormat(".csv", CSV_HEADER, as_csv, odd_csv_lines, hostile_lines.CSV, hostile_lines.CSV_LARGE)
-_TSV = TextFormat(
-    ".tsv",
-    tabs(CSV_HEADER),
-    lambda event: tabs(as_csv(event)),
-    lambda: [tabs(line.replace(b"\t", b" ")) for line in odd_csv_lines()],
-    _in_tabs(hostile_lines.CSV),
-    _in_tabs(hostile_lines.CSV_LARGE),
-)
 _JSON = TextFormat(".jsonl", None, as_json, odd_json_lines, hostile_lines.JSON, hostile_lines.JSON_LARGE)
 
 FORMATS = {
     "csv": _CSV,
     "csv.gz": _CSV._replace(ending=".csv.gz"),
-    "tsv": _TSV,
     "jsonl": _JSON,
     "jsonl.gz": _JSON._replace(ending=".jsonl.gz"),
 }
@@ -65,11 +52,7 @@ def write(folder: pathlib.Path, form: TextFormat, log: Log, name: str = "log", *
 
 
 def write_members(folder: pathlib.Path, form: TextFormat, members: Sequence[Log]) -> str:
-    """Each log as a gzip member of its own, one behind the other; the header stands in the first one, with nothing
-    else."""
+    """Each log as a gzip member of its own, one behind the other."""
     path = folder / f"log{form.ending}"
-    headless = form._replace(header=None)
-    parts = [b"" if form.header is None else form.header + b"\n"]
-    parts += [text_of(headless, member) for member in members]
-    path.write_bytes(b"".join(gzip.compress(part, 1) for part in parts))
+    path.write_bytes(b"".join(gzip.compress(text_of(form, member), 1) for member in members))
     return str(path)
