@@ -197,7 +197,9 @@ def test_the_tables_of_budgets_are_what_plans_say():
     epsilon, *found = of_names[1]
     plan = Plan.for_contributions(epsilon=float(epsilon), delta=1e-9, schedule=month, use="stream")
     assert [plan.found_from(pairs) for pairs in (1, 10, 100, 1000)] == [int(users) for users in found]
-    ((day, of_month),) = re.findall(r"from (\d+) users on in a day of hours, ([\d,]+) in a month", text)
+    ((day, of_month),) = re.findall(
+        r"from (\d+) users on in a day of hours, ([\d,]+) in a month", " ".join(text.split())
+    )
     for end, users in (("2026-01-02", day), ("2026-02-01", of_month)):
         schedule = WindowSchedule.fixed("2026-01-01", end, 3600)
         assert f"{Plan.for_hits(epsilon=1, delta=1e-9, schedule=schedule).smallest_detectable():,}" == users
