@@ -12,7 +12,6 @@ import pytest
 
 from dp_transforms.beam import monitor_stream
 from dp_transforms.beam.monitor_stream import MonitorStream, PollInLoopDoFn, PollInTimersDoFn
-from dp_transforms.beam.workers import operator_counts
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
@@ -20,12 +19,10 @@ from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_poller import Polling
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.reports.report_records import RunEnded
-from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
-from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, key_file, settings_of, small_plan
-from tests.reference.run import reference
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, settings_of, small_plan
 
 SHARDS = 2
 PLAN = small_plan(3)
@@ -206,32 +203,6 @@ def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader(deeds
 
 
 # --- The transform
-
-
-def ran(folder, source, plan, **arguments):
-    """Reports, ends, and the operator's counts of a run to its end."""
-    pipeline, reports, ended = local_pipeline(), Collected(), Collected()
-    settled = {"noise_key": key_file(folder), "run_id": RUN_ID, "driver": "loop", "poll_seconds": 0.05}
-    output = pipeline | MonitorStream(source, plan, **settled, **arguments)
-    _, _ = output.reports | "Reports" >> reports.sink(), output.ended | "Ended" >> ended.sink()
-    result = pipeline.run()
-    result.wait_until_finish()
-    return reports.values, ended.values, operator_counts(result)
-
-
-def test_a_stop_file_ends_the_run_with_what_arrived_before_it(tmp_path):
-    """Half of the records are stamped with a moment after it. Nothing but the file ends this run."""
-    plan, stop = small_plan(4), tmp_path / "stop"
-    log = [(f"u{user}", "news", (START + 1) * MICROS) for user in range(30)]
-    stop.touch()
-    far = (int(time.time()) + 10**6) * MICROS
-    later = [Arrival((f"u{user}", "sport", (START + 2) * MICROS), far) for user in range(30)]
-    source = MemoryStream.of([[*(Arrival(event, event[2]) for event in log), *later]], 7)
-    never = StreamClock("event", 20, 0, idle_timeout_seconds=366 * 86_400, shown_within_seconds=0.1)
-    reports, ended, counts = ran(tmp_path, source, plan, stop_file=str(stop), **vars(never))
-    assert reports == reference(log, plan) != []
-    assert ended == [RunEnded("events", 4, reports=len(reports))]
-    assert (counts["events_after_stop"], "stops_seen_late" in counts) == (30, False)
 
 
 def test_the_state_of_a_run_knows_its_source_by_its_fingerprint(tmp_path, monkeypatch):

@@ -90,23 +90,20 @@ def test_batches_of_events_are_the_same_log(tmp_path):
         assert run(source, PLAN, tmp_path) == expected(PLAN, LOGS)
 
 
-def test_other_keys_than_those_named_are_left_out_and_counted(tmp_path, monkeypatch):
-    counts = LocalCounter.install(monkeypatch)
-    assert run(of_keys(LOGS), PLAN, tmp_path, keys=["FR"]) == expected(PLAN, {"FR": LOGS["FR"]}) != {}
-    assert counts[EVENTS_OF_OTHER_KEYS] == len(LOGS["DE"])
-
-
-def test_what_cannot_be_read_is_set_apart_under_its_key_and_nothing_else_is_lost(tmp_path, monkeypatch):
+def test_what_cannot_be_read_is_set_apart_under_its_key_and_other_keys_than_those_named_are_left_out(
+    tmp_path, monkeypatch
+):
     counts = LocalCounter.install(monkeypatch)
     bad = ["secret", 7, None, ("DE",), ("DE", "secret"), ("DE", ("user", None)), (None, ("user", "item"))]
     bad += [("", ("u", "i")), ("FR", ("a", "b", "c")), (("FR",), ("a", "b"))]
     elements = [*of_keys(LOGS), *(TimestampedValue(element, Timestamp(START)) for element in bad)]
     reports, rejected, pipeline = Collected(), Collected(), local_pipeline()
-    monitor = ThresholdMonitorEvolving(PLAN, key_file(tmp_path), run_id=RUN_ID, with_rejected=True)
+    monitor = ThresholdMonitorEvolving(PLAN, key_file(tmp_path), run_id=RUN_ID, keys=["FR"], with_rejected=True)
     output = pipeline | beam.Create(elements) | beam.Map(lambda each: each) | monitor
     _, _ = output.reports | "Reports" >> reports.sink(), output.rejected | "Rejected" >> rejected.sink()
     pipeline.run().wait_until_finish()
-    assert by_key(reports) == expected(PLAN, LOGS)
+    assert by_key(reports) == expected(PLAN, {"FR": LOGS["FR"]}) != {}
+    assert counts[EVENTS_OF_OTHER_KEYS] == len(LOGS["DE"])
     assert sum(len(found.positions) for _, found in rejected.values) == len(bad) == counts[EVENTS_REJECTED]
     assert {key for key, _ in rejected.values} == {"", "DE", "FR"}
     assert not any(word in found.reason for _, found in rejected.values for word in ("secret", "'"))

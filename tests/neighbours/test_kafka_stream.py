@@ -104,7 +104,7 @@ def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, clock: str) 
     for source in rounds("json", clock):
         for begin, confirm in ((-5, True), (100, False)):
             seed = source.getrandbits(32)
-            case = Case(monkeypatch, clock, some(source), seed=seed, begin=begin, lag_millis=3_500)
+            case = Case(monkeypatch, clock, some(source, 40), seed=seed, count=150, begin=begin, lag_millis=3_500)
             case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
             intents += case.run.intents
     assert intents > 0, "windows closed by the wall clock"

@@ -15,8 +15,8 @@ from apache_beam.portability.api import beam_runner_api_pb2
 
 from dp_transforms import EventFields, Plan, WindowReport, WindowSchedule
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.reports import ReportHeader, read_report_file
-from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports import read_report
+from dp_transforms.reports.report_records import RunEnded
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import HOURS, START, log_rows, write_parquet
 from tests.helpers.shh_process import ROOT
@@ -55,26 +55,18 @@ def make_folder(folder: pathlib.Path) -> None:
     (folder / "stop").touch()  # last: what has come by then counts
 
 
-def assert_answers(name: str, folder: pathlib.Path) -> ReportHeader:
+def assert_answers(name: str, folder: pathlib.Path) -> None:
     """With the run id and the key of the job a replay by the library gives the same, of a file each byte."""
-    if name == REPLAY:
-        header, reports = read_report_file(folder / "report.avro")
-        found = list(reports)
-    else:
-        stored, found, ended = ReportFolder(str(folder / "reports")).read()
-        assert stored is not None
-        assert ended is not None
-        assert (ended.windows, ended.reports) == (HOURS, len(HEAVY))
-        header = stored
-    here = folder / f"here-{header.run_id}.avro"
-    plan = Plan.from_json((folder / "plan.json").read_text())
-    request = replay_request(folder / "clicks", plan, here, str(folder / "noise.key"), header.run_id, EventFields())
-    run_replay(request)
-    assert found == list(read_report_file(here)[1])
-    assert items(found) == HEAVY
+    report = read_report(folder / ("report.avro" if name == REPLAY else "reports"))
+    here = folder / f"here-{report.header.run_id}.avro"
+    plan, key = Plan.from_json((folder / "plan.json").read_text()), str(folder / "noise.key")
+    run_replay(replay_request(folder / "clicks", plan, here, key, report.header.run_id, EventFields()))
+    assert list(report) == list(read_report(here))
+    assert items(list(report)) == HEAVY
     if name == REPLAY:
         assert (folder / "report.avro").read_bytes() == here.read_bytes()
-    return header
+    else:
+        assert report.ended == RunEnded(report.header.stream, HOURS, len(HEAVY))
 
 
 def items(reports: list[WindowReport]) -> list[str]:

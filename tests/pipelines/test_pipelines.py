@@ -13,20 +13,11 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from dp_transforms.cli import replay, stream
-from dp_transforms.reports import read_report_file
+from dp_transforms.reports import read_report
 from tests.helpers.no_network import no_network
 from tests.helpers.shh_process import ROOT
-from tests.pipelines.jobs import (
-    HEAVY,
-    REPLAY,
-    STREAM,
-    assert_answers,
-    items,
-    made_job,
-    make_folder,
-    script,
-    words_on_page,
-)
+from tests.pipelines import jobs
+from tests.pipelines.jobs import HEAVY, REPLAY, STREAM, assert_answers, items, make_folder, script, words_on_page
 
 BOTH = pytest.mark.parametrize("name", [REPLAY, STREAM])
 KEY = ["--noise-key-file", "noise.key"]
@@ -77,16 +68,15 @@ def test_what_the_command_of_the_page_publishes_is_what_shh_replay_publishes(nam
 def test_a_job_draws_a_run_id_of_its_own_and_its_options_reach_the_transform(folder: pathlib.Path) -> None:
     """A name of the stream, and a list of the rows that cannot be read."""
     (folder / "clicks" / "bad.jsonl").write_text('{"user": "u", "item": "i", "timestamp": "no time"}\n' * 2)
-    headers = []
+    reports = []
     for number in "12":
         words = ["--stream", "clicks", "--dead-letter", f"bad{number}.txt"]
         script(REPLAY).command.run([*LOG[:-1], f"{number}.jsonl", *words])
-        header, reports = read_report_file(folder / f"{number}.jsonl")
-        assert items(list(reports)) == HEAVY
+        reports.append(read_report(folder / f"{number}.jsonl"))
+        assert items(list(reports[-1])) == HEAVY
         assert len((folder / f"bad{number}.txt").read_text().splitlines()) == 2
-        headers.append(header)
-    assert headers[0].run_id != headers[1].run_id
-    assert {header.stream for header in headers} == {"clicks"}
+    assert len({report.header.run_id for report in reports}) == 2
+    assert {report.header.stream for report in reports} == {"clicks"}
 
 
 LOG_OF = {REPLAY: "gs://BUCKET/clicks", STREAM: "kafka://BROKER:9092/clicks"}
@@ -103,7 +93,7 @@ def test_dataflow_gets_a_job_that_spreads_its_work_without_an_account_or_a_netwo
     (folder / "clicks" / "b.parquet").write_bytes((folder / "clicks" / "a.parquet").read_bytes())
     before = names(folder)
     with no_network() as refused:
-        job, options = made_job(
+        job, options = jobs.made_job(
             name, {LOG_OF[name]: "clicks", "PROJECT": "my-project", "BUCKET": "my-bucket"}, monkeypatch
         )
     assert refused == []

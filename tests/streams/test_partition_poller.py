@@ -1,6 +1,7 @@
 """When a partition may be taken for idle or read to its end, what a stored state belongs to, and what is rejected."""
 
 import dataclasses
+import functools
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,7 @@ from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
-from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, poller_of
+from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, poller_of
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 MICROS = 1_000_000
@@ -28,32 +29,17 @@ def at(seconds):
     return round((START + seconds) * MICROS)
 
 
-class OldHint(MemoryReader):
-    """Takes what it has for all that there is; asked for it, it learns whether that is so."""
-
-    is_really_the_end = False
-
-    def poll(self, position, *, max_records, max_seconds):
-        polled = super().poll(position, max_records=0, max_seconds=max_seconds)
-        return dataclasses.replace(polled, is_at_end=True)
-
-    def confirm_end(self):
-        return self.is_really_the_end
-
-    confirm_passed = confirm_end
-
-
 @pytest.mark.parametrize("is_draining", [False, True])
 def test_no_window_closes_before_records_that_are_there_and_not_read(is_draining):
-    arrivals = tuple(Arrival((f"u{n}", "item", at(n)), at(n)) for n in range(30))
-    reader = OldHint(MemoryPartition("p", arrivals, 100), 0)
+    reader = MemoryPartition("p", (), 100).open()  # takes what it has for all that there is
+    reader.confirm_end = reader.confirm_passed = lambda: False  # asked for it, it learns that it is not
     stepped = poller(confirm=True)
     progress = stepped.start()
     find_stop = (lambda: at(40)) if is_draining else lambda: None
     for second in range(100, 200, 10):
         step = stepped.step_at("p", progress, reader, at(second), find_stop=find_stop, is_confirmed=True)
         assert (progress.intent, progress.next_window, step.messages) == (None, 0, [])
-    reader.is_really_the_end = True
+    reader.confirm_end = reader.confirm_passed = lambda: True
     stepped.step_at("p", progress, reader, at(200), find_stop=find_stop)
     assert progress.intent is not None
     assert (progress.intent.micros == CLOCK_END) is is_draining
@@ -79,6 +65,10 @@ def test_what_is_refused_again_and_again_holds_no_window_open(event, counted):
     assert arrivals[number].micros <= at(size * horizon + 7 + 3 + 8)
 
 
+def unstamped(poll, position, **limits):
+    return dataclasses.replace(poll(position, **limits), passed_micros=None)
+
+
 @pytest.mark.parametrize("kind", ["arrival", "event"])
 def test_what_has_no_clock_value_leaves_a_partition_idle(kind):
     """A record every 8 seconds, refused: with a producer's stamp that no clock believes, or by the clock of events."""
@@ -89,24 +79,12 @@ def test_what_has_no_clock_value_leaves_a_partition_idle(kind):
         arrivals = tuple(Arrival(BROKEN, at(0)) for _ in range(second // 8))
         reader = MemoryPartition("p", arrivals, 100).open()
         if kind == "arrival":
-            reader = Unstamped(reader)
+            reader.poll = functools.partial(unstamped, reader.poll)
         stepped.step_at("p", progress, reader, at(second))
         if progress.is_over:
             break
     assert progress.is_over
     assert int(progress.position or 0) > 40
-
-
-class Unstamped:
-    """Its records have no clock value."""
-
-    def __init__(self, reader):
-        self._reader = reader
-        self.confirm_end, self.confirm_passed, self.close = reader.confirm_end, reader.confirm_passed, reader.close
-
-    def poll(self, position, *, max_records, max_seconds):
-        polled = self._reader.poll(position, max_records=max_records, max_seconds=max_seconds)
-        return dataclasses.replace(polled, passed_micros=None)
 
 
 def test_items_outside_the_domain_do_not_shift_who_is_late():
@@ -136,20 +114,16 @@ def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused(
     held = settings_of(PLAN)
     keys = held.stream_keys(SECRET)
 
-    def restore(source="fields: user", **other):
-        changed = dataclasses.replace(held, **other)
-        return poller_with(changed, source).restore(stored).next_window
+    def poller_with(source="fields: user", **other):
+        return poller_of(dataclasses.replace(held, **other), keys, CLOCK, 2, confirm=False, source=source)
 
-    def poller_with(settings, source):
-        return poller_of(settings, keys, CLOCK, 2, confirm=False, source=source)
-
-    stored = poller_with(held, "fields: user").start().to_bytes()
-    assert restore() == 0
+    stored = poller_with().start().to_bytes()
+    assert poller_with().restore(stored).next_window == 0
     for other in ({"run_id": "run-2"}, {"stream": "others"}, {"fingerprint": "another"}, {"source": "mail"}):
         with pytest.raises(
             StreamError, match=r"a run with another plan, clock, stream, run id.* other fields, formats"
         ):
-            restore(**other)
+            poller_with(**other).restore(stored)
 
 
 def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again():
