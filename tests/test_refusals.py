@@ -147,6 +147,7 @@ CASES = [
     (functools.partial(looks_plan.__wrapped__, most_contributions=5), {}, {"usual_contributions": [(1, 9)]}),
     (functools.partial(looks_plan.__wrapped__, forget_after=0), {}, {"false_name_error": [1e-5]}),
     (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
+    (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN, also_open=True), {}, {"forget_after": [0]}),
     # Accountants.
     (GameAccountant, CALL, AT_MOST_HALF),
     (

@@ -92,7 +92,7 @@ class ContributionsMechanism:
                 (budget,),
                 plan.threshold,
                 prices.spacing,
-                tests_lone_items=plan.public_items is None,
+                tests_lone_items=plan.takes_open_items,
             )
             for prices, budget in zip(plan.prices_of_rounds, plan.units_of_rounds, strict=True)
         )

@@ -38,6 +38,8 @@ class ReleaseAtOnce(beam.PTransform):
         """Users and items of a later round get what the rounds before it named, in blocks and in windows. So each round
         is over before the next one begins, and a step that is repeated sees the same names."""
         key, cut, run = self._noise_key, self._cuts.users, self._stages.users.run
+        if run.plan.rounds is not None and self._stages.items.public_items is not None:
+            packed = packed | "AllShards" >> with_starts(run.plan.schedule, cut, [run.stream])
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:  # else each round would sort them again
             merged = users | "MergeContributions" >> run_step(MergeContributions(), key)
@@ -48,7 +50,7 @@ class ReleaseAtOnce(beam.PTransform):
             # What the last round names goes to its windows; each step of the next one reads all that a round names.
             to = self._cuts.windows if number == len(rounds) else cut
             sums = users | f"Users{name}" >> run_step(AtOnceStep(of_users, cut, cut), key, named)
-            if of_items.public_items is not None:  # never in rounds: FnApiRunner gets stuck with starts and side inputs
+            if of_items.public_items is not None and not name:  # in rounds users send to all shards
                 sums = sums | f"AllShards{name}" >> with_starts(run.plan.schedule, cut, [run.stream])
             items = sums | f"GroupItems{name}" >> beam.GroupByKey()
             find = AtOnceStep(of_items, cut, Sharding(to.windows_per_range, 1))

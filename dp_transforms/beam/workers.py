@@ -118,7 +118,7 @@ def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pi
 
 class KeyedDoFn(beam.DoFn):
     """Holds the run and, from ``setup()`` on, the keyed functions of the stream as ``self._keys`` and, for steps that
-    need them, the public items as ``self._public_items``."""
+    leave out all other items, the public ones as ``self._public_items``."""
 
     def __init__(self, run: PlannedRun, noise_key: beam.Secret, public_items: PublicItemsSource | None = None) -> None:
         self._run, self._noise_key, self._public_items_source = run, noise_key, public_items
@@ -127,7 +127,7 @@ class KeyedDoFn(beam.DoFn):
     def setup(self) -> None:
         self._keys = self._run.stream_keys(self._noise_key.get_secret_bytes())
         if self._public_items_source is not None:
-            self._public_items = self._public_items_source.table(self._keys)
+            self._public_items = self._public_items_source.all_items(self._keys)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -59,9 +59,13 @@ PLAN = (
     rare(["--most-contributions"], type=int, help=_MOST),
     rare(["--least-users"], type=int, help=_LEAST),
     PUBLIC_ITEMS,
+    rare(["--also-open"], is_flag=True, help="Beside the --public-items, others count too."),
 )
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
-_CHOICES = ("counts", "hits_per_user", "max_items_per_user", "usual_contributions", "most_contributions", "least_users")
+_CHOICES = (
+    *("counts", "hits_per_user", "max_items_per_user", "usual_contributions", "most_contributions", "least_users"),
+    "also_open",
+)
 _SET_BY_PLAN = f"{' '.join(_REQUIRED)} slide charge {' '.join(_CHOICES)}"
 
 
@@ -76,7 +80,7 @@ def plan_from_options(options: Options, use: str = REPLAY) -> Plan:
     window = options.window
     schedule = WindowSchedule(options.start, options.end, window, window if options.slide is None else options.slide)
     choices = {name: getattr(options, name) for name in (*_CHOICES, "charge")}
-    choices["counts"] = options.counts or None
+    choices |= {"counts": options.counts or None, "also_open": options.also_open or None}
     public_items = None
     if options.public_items is not None:
         from dp_transforms.core.public_items import PublicItems  # loads pyarrow

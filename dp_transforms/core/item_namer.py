@@ -59,34 +59,19 @@ class ItemNamer:
     # In one round
 
     def name_windows(self, sums: ItemSums, followed: FollowedItems, first: int, end: int) -> NamedItems:
-        """What is named in the windows ``first .. end - 1``, in order. It does not depend on how a run is cut.
+        """What is named of open items in the windows ``first .. end - 1``, in order. It does not depend on how a run is
+        cut.
+
+        Window after window: what is named in one is followed in the next ones, and tested there whether anybody adds to
+        it or not. What is not followed, and never reaches the threshold of new items, is left aside at once.
 
         sums: all cells of these windows in one shard of items. followed: the items of the shard that are followed in
         window ``first``; `FollowedItems.after` then tells which are in window ``end``.
 
-        Raises ValueError for empty items where the plan has no public ones.
+        Raises ValueError for empty items, which are public.
         """
-        if self._plan.domain_size:
-            return self._name_public(sums)
         if len(sums) and not sums.sums.min() > 0:
-            raise ValueError("a cell without a sum is a public item, and the plan has none.")
-        return self._name_open(sums, followed, first, end)
-
-    def _name_public(self, sums: ItemSums) -> NamedItems:
-        """All items are followed for ever. A cell with sum 0 is an empty item, of which is known that it passes."""
-        table, threshold = self._table, self._followed_threshold
-        uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
-        is_empty = sums.sums == 0
-        named = np.flatnonzero(is_empty | table.passes(uniforms, threshold - sums.sums))
-        uniforms, is_empty = uniforms[named], is_empty[named]
-        noisy_sums = sums.sums[named]
-        noisy_sums[~is_empty] += table.sample(uniforms[~is_empty])
-        noisy_sums[is_empty] += table.sample_given_pass(uniforms[is_empty], np.full(int(is_empty.sum()), threshold))
-        return self._named(sums.windows[named], sums.items[named], noisy_sums, threshold, sums.table)
-
-    def _name_open(self, sums: ItemSums, followed: FollowedItems, first: int, end: int) -> NamedItems:
-        """Window after window: what is named in one is followed in the next ones, and tested there whether anybody adds
-        to it or not. What is not followed, and never reaches the threshold of new items, is left aside at once."""
+            raise ValueError("a cell without a sum is of a public item, and must be named by `name_public`.")
         threshold, forget_after = self._plan.threshold, self._plan.followed_for
         uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
         names_anew = self._table.passes(uniforms, threshold - sums.sums)
@@ -119,6 +104,19 @@ class ItemNamer:
         windows, at, values, thresholds, drawn = map(np.concatenate, zip(*found, strict=True))
         return self._named(windows, at, values + self._table.sample(drawn), thresholds, items)
 
+    def name_public(self, sums: ItemSums) -> NamedItems:
+        """The same of public items, which are followed for ever. sums: also of those that nobody holds and that are
+        drawn: a cell with sum 0 is an empty item, of which is known that it passes."""
+        table, threshold = self._table, self._followed_threshold
+        uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
+        is_empty = sums.sums == 0
+        named = np.flatnonzero(is_empty | table.passes(uniforms, threshold - sums.sums))
+        uniforms, is_empty = uniforms[named], is_empty[named]
+        noisy_sums = sums.sums[named]
+        noisy_sums[~is_empty] += table.sample(uniforms[~is_empty])
+        noisy_sums[is_empty] += table.sample_given_pass(uniforms[is_empty], np.full(int(is_empty.sum()), threshold))
+        return self._named(sums.windows[named], sums.items[named], noisy_sums, threshold, sums.table)
+
     # In rounds
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:
@@ -128,6 +126,13 @@ class ItemNamer:
         named = np.flatnonzero(self._table.passes(uniforms, terms.threshold - sums.sums) & (sums.sums > 0))
         noisy_sums = sums.sums[named] + self._table.sample(uniforms[named])
         return self._named(sums.windows[named], sums.items[named], noisy_sums, terms.threshold, sums.table, terms)
+
+    def name_public_in_blocks(self, drawn: NamedItems, sums: ItemSums, threshold: int) -> NamedItems:
+        """The same of public items, with a threshold of their own: which of these, held or not, are named; without
+        levels or sizes, which would need more. sums: of no others."""
+        values, digests = _placed(drawn, sums)
+        uniforms = self._keys.block_uniforms()(drawn.windows, drawn.hashes, digests)
+        return drawn.select(self._table.passes(uniforms, threshold - values))
 
     def name_in_windows(self, sums: ItemSums, candidates: Candidates, shard: int, shards: int) -> NamedItems:
         """A later round: what it names or leaves out. The round before the last one leaves out what stays a whole level

@@ -61,6 +61,13 @@ class NamedItems(WindowItems):
 
     ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it
 
+    @classmethod
+    def in_all(cls, windows: Whole, table: ItemTable) -> NamedItems:
+        """Each of these items in each of these windows, with level 1 and no size."""
+        number, items = len(windows), np.arange(len(table))
+        ones = np.ones(number * len(table), dtype=np.int64)
+        return cls(np.repeat(windows, len(table)), np.tile(items, number), ones, np.zeros_like(ones), table)
+
     def without_left_out(self) -> NamedItems:
         return self.select(self.levels >= 0)
 

@@ -41,8 +41,8 @@ class PackContributions:
     def pack(
         self, batch: EventBatch, keys: IdKeys, public_items: ItemTable | None, counts: Counter[str]
     ) -> Iterator[Packed]:
-        """Events outside the declared range, and those of other than public items, are counted for the operator, and
-        left out."""
+        """Events outside the declared range, and those of other than public items, if these are all, are counted for
+        the operator, and left out."""
         schedule, part, cut = self.schedule, self.run_part, self.sharding
         counts[EVENTS_READ] += len(batch)
         first_window = schedule.first_window(batch.time_micros)
@@ -68,7 +68,8 @@ class PackContributions:
 
 @dataclasses.dataclass(frozen=True)
 class MergeContributions:
-    """All packed contributions of some users -> the same merged, once for all steps that read them again.
+    """All packed contributions of some users -> the same merged, once for all steps that read them again; an empty
+    blob of none.
     most_bytes: of a message; whoever reads several merges them anew."""
 
     most_bytes: int = MOST_MESSAGE_BYTES
@@ -76,7 +77,7 @@ class MergeContributions:
     def start(self, secret: bytes) -> Callable[[tuple[GroupKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
         most = self.most_bytes
         return lambda group, counts: (
-            (group[0], packed) for packed in Contributions.of_messages(group[1]).messages(most)
+            (group[0], packed) for packed in [*Contributions.of_messages(filter(len, group[1])).messages(most)] or [b""]
         )
 
 

@@ -1,8 +1,8 @@
 """The declared items of a run, if they are known beforehand: a public list. Nothing is taken from the data.
 
-With public items every item is tested in every window, whether anybody holds it or not. So the guarantee needs no
-share of delta for items of a single user (docs/guarantee.md, "Public items"). It holds only if the list does not
-depend on the log.
+Every public item is tested in every window, whether anybody holds it or not. So the guarantee needs no share of delta
+for public items of a single user (docs/guarantee.md, "Public items"). It holds only if the list does not depend on the
+log. Events with other items are left out, unless the plan takes open items, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Whole = npt.NDArray[np.int64]
 
 
 class PublicItems:
-    """A public list of items. Events with other items are left out; the order of the list does not matter.
+    """A public list of items. The order of the list does not matter.
 
     labels: ids in any order, perhaps several times; then, as an attribute, distinct and in the order of their UTF-8
         bytes. name: of the list, for errors. Raises ValueError for what is no id, and for none or too many.
@@ -136,11 +136,12 @@ class PublicItems:
 @dataclasses.dataclass(frozen=True)
 class PublicItemsSource:
     """The public items of a plan, as they travel to workers: the path or URL of a file that every worker can read, or
-    the list itself."""
+    the list itself. also_open: other items count, too."""
 
     items: PublicItems | str
     size: int
     fingerprint: str
+    also_open: bool = False
 
     @classmethod
     def of_plan(cls, items: PublicItems | str | os.PathLike[str] | None, plan: Plan) -> PublicItemsSource | None:
@@ -165,7 +166,7 @@ class PublicItemsSource:
                 f" got {items.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
             )
         given = items if isinstance(items, PublicItems) else full_name(os.fspath(items))
-        source = cls(given, plan.public_items.size, plan.public_items.fingerprint)
+        source = cls(given, plan.public_items.size, plan.public_items.fingerprint, plan.takes_open_items)
         source._checked()
         return source
 
@@ -181,6 +182,10 @@ class PublicItemsSource:
                 _TABLES.clear()
                 _TABLES[which] = ItemTable.of_labels(labels, keys.hash_items)[0]
             return _TABLES[which]
+
+    def all_items(self, keys: IdKeys) -> ItemTable | None:
+        """`table`, where no other items count."""
+        return None if self.also_open else self.table(keys)
 
     def _checked(self) -> PublicItems:
         items = self.items if isinstance(self.items, PublicItems) else PublicItems.read(self.items)

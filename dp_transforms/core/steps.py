@@ -24,6 +24,7 @@ from dp_transforms.core.heavy_hitter_monitor import find_candidates
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
+from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
 from dp_transforms.core.planned_run import PlannedRun
@@ -34,6 +35,7 @@ from dp_transforms.core.stage import Counts, Messages, Span, Stage, Step
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.user_budgets import ENTRY_BYTES, UserBudgets
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.rounds import public_threshold
 
 Whole = npt.NDArray[np.int64]
 Weighed = tuple[Contributions, Whole]
@@ -171,6 +173,11 @@ class SpendBudgets(_WeighingStep):
         return {BUDGET_STATE_BYTES: ENTRY_BYTES * len(state)}
 
 
+def _are_of(items: ItemTable, sums: ItemSums) -> npt.NDArray[np.bool_]:
+    """Whether the item of each row is one of these."""
+    return items.contains(sums.table.hashes)[sums.items]
+
+
 @dataclasses.dataclass
 class _Followed:
     """The followed items of a shard; what was named since the window ``first`` has changed."""
@@ -186,8 +193,8 @@ class _Followed:
 
 
 class NameItems(Step):
-    """`ItemSums` -> `NamedItems` (`core.item_namer`). Followed items are tested in every window, held or not: public
-    items all, else those that were named lately, which are the state."""
+    """`ItemSums` -> `NamedItems` (`core.item_namer`). Public items, and open ones that were named lately, are tested in
+    every window, held or not; the latter are the state."""
 
     TAKES = ItemSums
     KIND = Kind.FOLLOWED
@@ -211,12 +218,15 @@ class NameItems(Step):
         return _Followed(items, first)
 
     def process(self, state: _Followed, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
-        if self._empty is not None:
+        public = NamedItems.none()
+        if self.public_items is not None and self._empty is not None:
             columns = ItemSums.merge([columns, self._empty.without_sums(*dataclasses.astuple(span))])
+            is_public = _are_of(self.public_items, columns)
+            public, columns = self._namer.name_public(columns.select(is_public)), columns.select(~is_public)
         found = self._namer.name_windows(columns, state.items, span.first, span.end)
         if self.plan.followed is not None:
             state.items = state.items.after(found, span.end, self.plan.followed_for)
-        return found
+        return NamedItems.merge([public, found])
 
     def measures(self, state: _Followed) -> dict[str, int]:
         return {} if self.plan.followed is None else {FOLLOWED_ITEMS: len(state.items)}
@@ -283,7 +293,7 @@ class WeighRound(_RoundStep, SpendBudgets):
 
 class NameRound(_RoundStep):
     """`ItemSums` -> `NamedItems`: in round 0 of blocks of windows, later of windows, with what earlier rounds named
-    (`core.item_namer`)."""
+    (`core.item_namer`). Public items are tested in every block, held or not."""
 
     TAKES = ItemSums
 
@@ -294,7 +304,7 @@ class NameRound(_RoundStep):
     def process(self, state: None, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
         names = self.earlier(span, *named)
         if names is None:
-            return self._namer.name_in_blocks(columns)
+            return self._name_blocks(columns, span)
         already = names.in_windows.of_shard(span.shard, span.shards)
         if self.is_sizing:
             already = already.without_left_out()
@@ -302,3 +312,13 @@ class NameRound(_RoundStep):
             already, columns = self._namer.size(already, columns, drawn, span.end - span.first)
         found = self._namer.name_in_windows(columns, names.candidates, span.shard, span.shards)
         return NamedItems.merge([already, found])
+
+    def _name_blocks(self, sums: ItemSums, span: Span) -> NamedItems:
+        if self.public_items is None:
+            return self._namer.name_in_blocks(sums)
+        of_windows, is_public = WindowBlocks.of(self.plan, span.first, span.end), _are_of(self.public_items, sums)
+        blocks = np.unique(of_windows.of_windows(np.arange(span.first, span.end)))
+        drawn = NamedItems.in_all(blocks, self.public_items).of_shard(span.shard, span.shards)
+        least = public_threshold(self.plan, len(blocks), span.end - span.first)
+        public = self._namer.name_public_in_blocks(drawn, sums.select(is_public), least)
+        return NamedItems.merge([self._namer.name_in_blocks(sums.select(~is_public)), public])

@@ -60,7 +60,7 @@ class ReadContributionsStep:
 
     def start(self, secret: bytes) -> Work:
         keys = IdKeys(secret)
-        public_items = None if self.public_items is None else self.public_items.table(keys)
+        public_items = None if self.public_items is None else self.public_items.all_items(keys)
 
         def read(source: JoinedChunks | EventBatch, counts: Counter[str]) -> Iterator[Any]:
             if isinstance(source, EventBatch):

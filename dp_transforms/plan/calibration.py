@@ -46,6 +46,7 @@ from dp_transforms.plan.records import (
     usual_tests_of,
 )
 from dp_transforms.plan.rounds import (
+    FALSE_NAMES,
     SPACING_IN_ROUNDS,
     TESTS_OF_ROUNDS,
     amounts_of_rounds,
@@ -181,12 +182,16 @@ def calibrate_contributions(
     least_users: int | None = None,
     rounds: Rounds | None = None,
     *,
+    also_open: bool = False,
     by_activity: bool = False,
 ) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual contributions. Numbers as in
     `Plan.for_contributions`, the first two from `checked_contributions`. by_activity: how many rounds there are, what
     each costs, and the shape of its noise, follow the usual contributions."""
-    forget_after, name_error = _followed(budget, forget_after, false_name_error)
+    if also_open and budget.public_items is None:
+        raise InputError("also_open", "cannot be used without public items: all items are open.", "Leave it out.")
+    only_public = budget.public_items is not None and not also_open
+    forget_after, name_error = _followed(budget, forget_after, false_name_error, only_public=only_public)
     if rounds is not None:
         forget_after, most_contributions = 0, check_most_contributions(most_contributions * TESTS_OF_ROUNDS)
     hash_share = hash_delta(budget.max_users, budget.max_items)
@@ -198,7 +203,7 @@ def calibrate_contributions(
         _left(budget, hash_share + sampling_share),
         usual_tests=usual_contributions,
         most_tests=most_contributions,
-        false_name_error=name_error if budget.public_items else None,
+        false_name_error=name_error if only_public else None,
     )
     shapes: tuple[float, ...] = (choice.shape,)
     amounts: dict[float, tuple[int, ...] | None] = {choice.shape: None}
@@ -213,7 +218,7 @@ def calibrate_contributions(
     if rounds is not None and by_activity:
         later = tuple(later_tests_of(listed[shape]) for shape in shapes[1:])
         rounds = dataclasses.replace(rounds, units=units, later=later)
-    if budget.public_items:
+    if only_public:
         threshold = prices.noise.smallest_margin(name_error)
     else:
         # The first round alone tests items that are not named yet.
@@ -250,19 +255,21 @@ def checked_contributions(usual: tuple[int, int] | None, most: int | None) -> tu
     return usual_tests_of(usual, most), most
 
 
-def _followed(budget: Budget, forget_after: int | None, error: float | None) -> tuple[int, float]:
+def _followed(budget: Budget, forget_after: int | None, error: float | None, *, only_public: bool) -> tuple[int, float]:
     """For how many windows named items are followed, 0 for not at all; and how often noise names a followed item."""
     horizon = budget.schedule.horizon
-    if forget_after is not None and budget.public_items:
+    if forget_after is not None and only_public:
         raise InputError("forget_after", "cannot be used with public items, which are all followed.", "Leave it out.")
     if forget_after is None:
-        forget_after = 0 if budget.public_items else min(DEFAULT_FORGET_AFTER, horizon)
-    check_whole("forget_after", forget_after, 0, horizon)
-    if error is not None and not (forget_after or budget.public_items):
+        forget_after = 0 if only_public else min(DEFAULT_FORGET_AFTER, horizon)
+    # With open items beside public ones, the threshold of both kinds is that of followed items.
+    check_whole("forget_after", forget_after, 1 if budget.public_items and not only_public else 0, horizon)
+    if error is not None and not (forget_after or only_public):
         raise InputError("false_name_error", "cannot be used with forget_after=0.", "Leave one out.")
     if error is None:
         tests = budget.domain_size * horizon
-        error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_FALSE_NAME_ERROR
+        most = 0.5 if only_public else DEFAULT_FALSE_NAME_ERROR
+        error = min(most, (DEFAULT_FALSE_REPORTS if only_public else FALSE_NAMES) / tests) if tests else most
     check_range("false_name_error", error, SMALLEST_ERROR, 0.5)
     return forget_after, error
 
@@ -285,19 +292,19 @@ def check_plan(plan: Plan) -> None:
 
 def _check_records(plan: Plan) -> None:
     """Which records go together."""
-    public, pays = plan.public_items, plan.contributions is not None
+    public, pays, is_open = plan.public_items, plan.contributions is not None, plan.takes_open_items
     if public is not None and public.size > plan.max_items:
         raise InputError(
             "max_items", f"must be >= {public.size}, the public items, got {plan.max_items}.", "Declare more."
         )
     if (
         pays == (plan.hits is not None)
-        or (plan.followed is not None) + (plan.rounds is not None) > (pays and public is None)
-        or (plan.shares.open is None) != (public is not None)
+        or (plan.followed is not None) + (plan.rounds is not None) > (pays and is_open)
+        or (is_open == (public is not None) and not (is_open and pays))
     ):
         raise ValueError(
-            "a plan must have contributions or hits; followed items, or rounds, of contributions alone and without"
-            " public items; and the share open of delta unless it has public items."
+            "a plan must have contributions or hits; followed items, or rounds, of contributions with open items; and"
+            " the share open of delta unless all items are public. Items of hits are all public or all open."
         )
 
 
@@ -323,7 +330,7 @@ def _check_false_reports(plan: Plan, tail: float) -> None:
     if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * plan.schedule.horizon > MOST_FALSE_REPORTS:
         raise InputError(
             "threshold",
-            f"= {plan.threshold} would publish about {in_window:.3g} items that nobody holds in each window.",
+            f"= {plan.followed_threshold} would publish about {in_window:.3g} items that nobody holds in each window.",
             "Raise it, or leave it out.",
         )
 
@@ -378,8 +385,9 @@ def _check_contributions(plan: Plan, paid: PaidContributions) -> None:
 
 
 def _check_followed(plan: Plan) -> None:
+    _check_false_reports(plan, plan.false_name_error)
     if plan.followed is None:
-        return _check_false_reports(plan, plan.false_name_error)
+        return
     check_whole("forget_after", plan.followed.forget_after, 1, plan.schedule.horizon)
     if plan.followed.threshold > plan.threshold:
         raise ValueError(f"the threshold of followed items must be at most the threshold {plan.threshold}.")

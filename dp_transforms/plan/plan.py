@@ -68,7 +68,8 @@ class Plan(Budget):
     threshold: noisy sums or counts of at least this are reported; of hits without counts the lower edge of the
         charged zone.
     contributions: where users pay for contributions, each with one test. hits: where users pay for hits.
-    followed: where named items are followed; public items are all followed, and have the threshold.
+    followed: where named items are followed, and their threshold, which public items have too; where these are all
+        items, they have the threshold.
     rounds: where the tests of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
@@ -92,6 +93,7 @@ class Plan(Budget):
         delta: float,
         schedule: WindowSchedule,
         public_items: PublicList | None = None,
+        also_open: bool = False,
         max_users: int = DEFAULT_MAX_USERS,
         max_items: int = DEFAULT_MAX_ITEMS,
         usual_contributions: tuple[int, int] | None = None,
@@ -106,17 +108,19 @@ class Plan(Budget):
 
         Tests come in rounds, of blocks of windows and then of the windows of what was named, if a block (a day, or the
         run where windows are a day or longer) has at least six windows, and the upper number of usual_contributions is
-        at least three. Never for streams, public items, declared followed items, and parts of a run whose windows are
-        a day or longer.
+        at least three. Never for streams, public items alone, declared followed items, and parts of a run whose windows
+        are a day or longer.
 
         public_items: all items, `PublicItems`; None where any may come.
+        also_open: other items than the public ones may come, too. Public ones are tested in every window, down to the
+            threshold of followed items.
         usual_contributions: most users have between so many in the whole run, by default (1, 1000), or up to
             most_contributions if that is less. The noise is chosen for them; other users are served too.
         most_contributions: further ones do not count, 3,000 by default; half or 70 % in round 0 of a replay in rounds.
         forget_after: without rounds items that were named are followed down to a lower threshold, until they were not
             named for so many windows, 168 by default; 0: no item is followed.
         false_name_error: the probability with which noise alone names a followed item in a window, 1e-5 by default; a
-            public item with one as small as 0.05 false names in the whole run need.
+            public item with one as small as 0.05 false names in the whole run need, 0.75 with also_open.
         size_error: the probability that any size that the run states is too large, 0.01 by default.
         least_users: each name states at least so many users, 5 or more; by default a name may state no number.
         use: ``replay`` of the whole run at once, ``parts`` of it, one after the other, or ``stream``.
@@ -126,10 +130,11 @@ class Plan(Budget):
         public, bounds = DeclaredItems.of(public_items), {"max_users": max_users, "max_items": max_items}
         budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, public_items=public, **bounds)
         usual = checked_contributions(usual_contributions, most_contributions)
-        is_public, follows = public_items is not None, forget_after is not None or false_name_error is not None
-        one = why_one_round(schedule, *usual, use, has_public_items=is_public, declares_followed=follows)
+        follows = forget_after is not None or false_name_error is not None
+        number = budget.domain_size
+        one = why_one_round(schedule, *usual, use, public_items=number, also_open=also_open, declares_followed=follows)
         choices = *usual, forget_after, false_name_error, size_error, least_users, None if one else rounds_of(schedule)
-        found = calibrate_contributions(budget, *choices, by_activity=use == REPLAY)
+        found = calibrate_contributions(budget, *choices, also_open=also_open, by_activity=use == REPLAY)
         return cls(**vars(budget), **found)
 
     @classmethod
@@ -230,21 +235,24 @@ class Plan(Budget):
         return 1 if self.hits is None else self.hits.keys
 
     @property
+    def takes_open_items(self) -> bool:
+        """Whether other items than public ones count."""
+        return self.shares.open is not None
+
+    @property
     def followed_threshold(self) -> int:
-        """Noisy sums of at least this name a followed item."""
+        """Noisy sums of at least this name a followed item, and in one round a public one."""
         return self.threshold if self.followed is None else self.followed.threshold
 
     @property
     def delta_open(self) -> float:
-        """The share of delta for items with one holder alone; 0 with public items."""
+        """The share of delta for items with one holder alone; 0 with public items alone."""
         return self.shares.open or 0.0
 
     @property
     def followed_for(self) -> int:
-        """For so many windows an item is followed after it was named, a public item for all; 0: no item ever is."""
-        if self.followed is not None:
-            return self.followed.forget_after
-        return self.schedule.horizon if self.contributions is not None and self.public_items is not None else 0
+        """For so many windows an open item is followed after it was named; 0: none ever is."""
+        return 0 if self.followed is None else self.followed.forget_after
 
     @property
     def guarantee(self) -> str:
@@ -273,7 +281,10 @@ class Plan(Budget):
         """How many public items that nobody holds the run publishes on average under a key; rounded up.
 
         0 without public items: then noise names a followed item that nobody holds with `false_name_error` in a window.
+        In rounds at most, of all that is drawn for.
         """
+        if self.public_items is not None and self.rounds is not None:
+            return (len(self.rounds.units) - 1) * self.rounds.false_names
         return self.domain_size * self.schedule.horizon * self.false_name_error if self.public_items else 0.0
 
     @functools.cached_property

@@ -46,7 +46,7 @@ class PublicList(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredItems(Record):
-    """The public items, a list of all that count.
+    """The public items: of a plan without open ones a list of all that count.
 
     size: how many there are. fingerprint: the hex SHA-256 of the list.
     """
@@ -100,8 +100,9 @@ class Budget(Record):
 class Shares(Record):
     """How delta was split.
 
-    paid: for what users pay for, contributions or charged results. open: for items with one holder alone; none with
-    public items. sampling: for the distance of the sampled noise from its law. hash: for collisions of keyed hashes.
+    paid: for what users pay for, contributions or charged results. open: for items with one holder alone; none if all
+    items are public. sampling: for the distance of the sampled noise from its law. hash: for collisions of keyed
+    hashes.
     """
 
     paid: float

@@ -47,6 +47,7 @@ SIZING_TESTS = 100  # so many of them count as one test where later tests are fo
 SIZING_PART, FEWEST_BESIDE = 10, 150
 FEWEST_SIZED = 64  # each costs at most 1/64 of the last round's budget: so nobody adds far more than others
 LIKELY_DRAWN = 10**6  # items in windows, in a run
+_MOST_PUBLIC_DRAWN = 10**7  # public items in blocks, in a run: each is drawn for one by one
 _DAY = 86_400
 _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_USUAL = 3  # contributions of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
@@ -62,19 +63,25 @@ def why_one_round(
     most_contributions: int,
     use: str,
     *,
-    has_public_items: bool,
+    public_items: int = 0,
+    also_open: bool = False,
     declares_followed: bool = False,
 ) -> str:
-    """Why a plan has one round, by declared numbers alone (docs/benchmarks.md, "Rounds or one?");
-    empty where it has rounds. declares_followed: whether and how named items are followed was declared; rounds follow
-    none. Raises ValueError for another use than `USES`."""
+    """Why a plan has one round, by declared numbers alone (docs/benchmarks.md, "Rounds or one?"); empty where it has
+    rounds.
+
+    public_items: how many. also_open: whether others count, too. declares_followed: whether and how named items are
+    followed was declared; rounds follow none. Raises ValueError for another use than `USES`.
+    """
     if not isinstance(use, str) or use not in USES:
         raise InputError("use", f"must be one of {', '.join(USES)}, got {shown(use)}.")
     windows = min(schedule.horizon, block_seconds_of(schedule) // schedule.slide_seconds)
     if use == STREAM:
         return "a stream cannot go over its windows again"
-    if has_public_items:
-        return "rounds do not go with public items"
+    if public_items and not also_open:
+        return "rounds do not go with public items alone"
+    if public_items * schedule.horizon > _MOST_PUBLIC_DRAWN * windows:
+        return "there are too many public items for rounds"
     if declares_followed:
         return "rounds do not follow named items as declared"
     if use == PARTS and schedule.window_seconds >= _DAY:
@@ -113,7 +120,7 @@ class RoundTerms(NamedTuple):
 def likely_noise_of_run(budget: Budget, paid: PaidContributions, forget_after: int) -> int:
     """What a size that is stated in one round allows the noise of a sum to be (docs/guarantee.md, "Sizes")."""
     followed = 2 * forget_after * budget.max_users * paid.most_tests
-    unheld = budget.domain_size * budget.schedule.horizon or followed
+    unheld = budget.domain_size * budget.schedule.horizon + followed
     return smallest_size_margin(paid.prices, paid.size_error, budget.max_users, unheld)
 
 
@@ -138,6 +145,12 @@ def most_of_sizing_test(rounds: Rounds) -> int:
 def threshold_of_round(noise: ExponentialPower, rounds: Rounds, drawn: int) -> int:
     """At which noise alone names at most `Rounds.false_names` of so many, on average, and one in a hundred."""
     return noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
+
+
+def public_threshold(plan: Plan, blocks: int, windows: int) -> int:
+    """Of public items in round 0 over so many blocks in so many windows: all are drawn for, held or not."""
+    drawn = _drawn_in_run(plan, plan.domain_size * blocks, windows)
+    return threshold_of_round(plan.prices_of_rounds[0].noise, plan.paid_rounds, drawn)
 
 
 def terms_of_round(plan: Plan, number: int, drawn: int, windows: int) -> RoundTerms:

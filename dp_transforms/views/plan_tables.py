@@ -131,7 +131,8 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     own = _charging_lines(plan) if plan.contributions is None else _names_lines(plan, plan.contributions)
     if plan.domain_size:
         alone = f"{plan.expected_false_reports:.2g} reports of items that nobody holds in the whole run"
-        own = [*own, ("public items", f"{plan.domain_size:,} items; about {alone}")]
+        others = "; other items count, too" if plan.takes_open_items else ""
+        own = [*own, ("public items", f"{plan.domain_size:,} items; about {alone}{others}")]
     return [
         *own,
         ("delta, charged results" if plan.contributions is None else "delta, contributions", f"{plan.shares.paid:.4g}"),
@@ -156,7 +157,7 @@ def _names_lines(plan: Plan, paid: PaidContributions) -> list[tuple[str, str]]:
         shapes = ", ".join(f"{prices.noise.shape:g}" for prices in of_rounds)
         noise = f"exp(-|x / s|^p), s = {scales} and p = {shapes} in the rounds"
         counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
-    if plan.public_items:
+    if not plan.takes_open_items:
         followed = "all"
     elif plan.followed is not None:
         threshold = plan.followed.threshold / largest

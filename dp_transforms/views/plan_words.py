@@ -51,8 +51,9 @@ def why(plan: Plan, use: str) -> str:
     """Of a plan of contributions: whether they are tested in rounds, and why."""
     if plan.rounds is not None:
         return rounds_in_words(plan)
-    paid, is_public = plan.paid_contributions, plan.public_items is not None
-    reason = why_one_round(plan.schedule, paid.usual_tests, paid.most_tests, use, has_public_items=is_public)
+    usual, most = plan.paid_contributions.usual_tests, plan.paid_contributions.most_tests
+    number, also_open = plan.domain_size, plan.takes_open_items
+    reason = why_one_round(plan.schedule, usual, most, use, public_items=number, also_open=also_open)
     return f"Contributions are tested in one round: {reason or 'so it was declared, by forget_after or its use'}."
 
 

@@ -84,6 +84,15 @@ def test_public_items_lower_the_threshold_and_show_their_price(tmp_path):
     assert plan.public_items.fingerprint == PublicItems.of_ids([f"item {n}" for n in range(1000)]).fingerprint
 
 
+def test_public_items_may_stand_beside_open_ones(tmp_path):
+    (tmp_path / "items.txt").write_text("pear\napple\n")
+    beside = ["--public-items", str(tmp_path / "items.txt"), "--also-open"]
+    text = " ".join(planned("stream", *beside).split())
+    assert re.search(r"public items 2 items; about 0\.00\d+ reports .* in the whole run; other items count, too", text)
+    assert "for 168 windows after a name" in text
+    assert "first the items of 24 hours together" in planned(*beside)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -92,6 +101,11 @@ def test_public_items_lower_the_threshold_and_show_their_price(tmp_path):
         ([*HITS, "--epsilon", "0.0001"], "Raise epsilon or delta, or lower --hits-per-user"),
         (["--usual-contributions", "0", "5"], "each of --usual-contributions must be a whole number in 1 .. 3000"),
         (["--least-users", "4"], "--least-users must be a whole number in 5 .. 1000000000, got 4."),
+        (
+            [*HITS, "--also-open"],
+            "--also-open cannot be used with charge 'hits': it belongs to contributions. Leave it out.",
+        ),
+        (["--also-open"], "--also-open cannot be used without public items: all items are open. Leave it out."),
     ],
 )
 def test_errors_name_the_flag(words, message):

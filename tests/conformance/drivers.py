@@ -31,8 +31,8 @@ from tests.helpers.small_runs import MICROS, RUN_ID, batch_of, key_file
 from tests.helpers.small_runs import START as SCRIPT_START
 from tests.reference.run import reference
 from tests.transcripts import drivers as transcripts
-from tests.transcripts.cases import DOMAIN, READERS, WRITERS, Mode, calibrated
 from tests.transcripts.cases import MODES as TOLD
+from tests.transcripts.cases import READERS, WRITERS, Mode, calibrated, public_of
 
 CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
 REPEATED = ("--direct_runner_bundle_repeat=1",)
@@ -41,6 +41,7 @@ TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts
 _LOOKS, _HITS = (TOLD[mode].choices for mode in ("looks", "hits"))
 _NOISE = {**_LOOKS, "forget_after": 4, "false_name_error": 0.12}  # names known items in windows where nobody holds them
 _ROUNDS = {"usual_contributions": (1, 16), "most_contributions": 40, "use": "replay"}
+_OPEN = {"also_open": True}
 _KNOWN = {**TOLD["looks-domain"].choices, "false_name_error": 0.05}
 MODES = {
     **TOLD,
@@ -49,6 +50,8 @@ MODES = {
     "looks-in-rounds-least": Mode("looks", {**_ROUNDS, "least_users": 5}),
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
+    "looks-also-open": Mode("looks", {**_NOISE, **_OPEN}, domain=True),
+    "looks-in-rounds-also-open": Mode("looks", {**_ROUNDS, **_OPEN}, domain=True),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
     "hits-from-noise-domain": Mode("hits", {**_HITS, "threshold": 4}, domain=True),
     "hits-with-counts-domain-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
@@ -72,7 +75,7 @@ class Case(NamedTuple):
 
     @property
     def domain(self) -> PublicItems | None:
-        return PublicItems.of_ids(DOMAIN) if self.mode.domain else None
+        return PublicItems.of_ids(public_of(self.mode)) if self.mode.domain else None
 
     @property
     def flags(self) -> Sequence[str]:
@@ -92,9 +95,8 @@ class Case(NamedTuple):
         in_order &= self.mode.mode == "looks" and self.mode.choices.get("use") != "replay"
         case = repr((self.mode, self.cut.hours, in_order, ends))
         if case not in _expected:
-            domain = DOMAIN if self.mode.domain else ()
             events = events_of(self.cut._replace(copies=1))
-            _expected[case] = reference(events, self.plan, domain, in_order=in_order, ends=ends)
+            _expected[case] = reference(events, self.plan, public_of(self.mode), in_order=in_order, ends=ends)
         return list(_expected[case])
 
 
@@ -120,7 +122,7 @@ def _written(case: Case) -> transcripts.Run:
         WRITERS[case.how](case.folder / "logs" / f"{number:02}.{case.how}", rows)
     (case.folder / "plan.json").write_text(case.plan.to_json())
     items = case.folder / "items.txt"
-    items.write_text("\n".join(reversed(DOMAIN)))
+    items.write_text("\n".join(reversed(public_of(case.mode))))
     return transcripts.Run(case.folder, case.plan, items if case.mode.domain else None, case.key())
 
 

@@ -31,6 +31,8 @@ looks-least                     | ~twice avro     | ~back csv       | ~crumbs js
 looks-in-rounds-least           | crumbs csv      | ~back jsonl     | ~again
 looks-in-rounds                 | ~back avro      | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | ~early parquet  | ~twice avro
+looks-also-open                 | ~crumbs avro    | ~twice csv      | nothing
+looks-in-rounds-also-open       | ~twice jsonl    | crumbs avro     | nothing
 looks-domain-sliding            | nothing csv     | ~whole parquet  | ~twice parquet
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | nothing jsonl   | ~whole csv      | ~crumbs csv
@@ -50,6 +52,8 @@ looks-least                     | ~again two      | crumbs          | ~twice
 looks-in-rounds-least           | ~twice two      | -               | -
 looks-in-rounds                 | again five      | -               | -
 looks-in-rounds-sliding         | ~twice two      | -               | -
+looks-also-open                 | again five      | crumbs          | ~late
+looks-in-rounds-also-open       | early two       | -               | -
 looks-domain-sliding            | ~back two       | ~back           | crumbs
 hits-from-noise-domain          | crumbs two      | ~nothing csv    | ~back
 hits-with-counts-domain-sliding | ~early five     | ~crumbs         | late

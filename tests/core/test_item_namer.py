@@ -23,6 +23,7 @@ from tests.reference.contributions import oracle_names, reports_of
 @given(
     log=st.lists(EVENT, min_size=0, max_size=120),
     domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
+    also_open=st.booleans(),
     most_tests=st.sampled_from([1, 3, 8]),
     threshold=st.integers(1, 150),
     known_share=st.floats(0, 1),
@@ -33,7 +34,7 @@ from tests.reference.contributions import oracle_names, reports_of
     batch_size=st.integers(1, 130),
 )
 def test_columns_equal_the_oracle(
-    log, domain, most_tests, threshold, known_share, forget_after, spacing, sliding, shards, batch_size
+    log, domain, also_open, most_tests, threshold, known_share, forget_after, spacing, sliding, shards, batch_size
 ):
     chosen = naming_settings(
         WINDOWS,
@@ -44,6 +45,7 @@ def test_columns_equal_the_oracle(
         spacing=spacing,
         sliding=sliding,
         domain=domain,
+        also_open=also_open,
     )
     found = replayed(log, chosen, shards=shards, batch_size=batch_size, domain=domain)
     assert found == reports_of(oracle_of(log, chosen, domain), chosen)
@@ -51,7 +53,7 @@ def test_columns_equal_the_oracle(
 
 def oracle_of(log, chosen, domain=()):
     keys = chosen.stream_keys(SECRET)
-    log = [event for event in log if not domain or event[1] in domain]
+    log = [event for event in log if not domain or chosen.takes_open_items or event[1] in domain]
     return oracle_names(replay_weights(log, chosen, keys), chosen, keys, domain)
 
 
@@ -114,5 +116,5 @@ def test_a_size_of_fewer_than_5_users_is_not_stated():
 
 def test_a_sum_of_nobody_is_refused_where_no_items_are_public():
     """Else what nobody adds to would be tested at a draw of its own, and published."""
-    with pytest.raises(ValueError, match="is a public item, and the plan has none"):
+    with pytest.raises(ValueError, match="is of a public item"):
         names_of([(0, "a", 0)], naming_settings(6))

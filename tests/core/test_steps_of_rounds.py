@@ -46,15 +46,17 @@ from tests.helpers.small_runs import SECRET
 from tests.reference.contributions import reports_of
 from tests.reference.rounds import RoundsOracle
 
+PUBLIC = ("topic-0", "topic-3", "odd-2", "odd-3", "nobody's", "nobody else's")
+
 
 @pytest.mark.parametrize(
-    ("seed", "block_seconds", "sliding", "shapes"),
-    [(1, 40, 1, ()), (6, 35, 1, (3.5, 2.0, 1.5)), (7, 30, 3, (2.0, 4.0, 3.0))],
+    ("seed", "block_seconds", "sliding", "shapes", "public"),
+    [(1, 40, 1, (), ()), (6, 35, 1, (3.5, 2.0, 1.5), PUBLIC), (7, 30, 3, (2.0, 4.0, 3.0), ())],
 )
-def test_the_steps_name_what_the_reference_says_however_items_are_cut(seed, block_seconds, sliding, shapes):
-    choices = {"sliding": sliding, "threshold": 25, "false_names": 40, "shapes": shapes}
+def test_the_steps_name_what_the_reference_says_however_items_are_cut(seed, block_seconds, sliding, shapes, public):
+    choices = {"sliding": sliding, "threshold": 25, "false_names": 40, "shapes": shapes, "public": len(public)}
     trial, log = trial_with_rounds(block_seconds, **choices), busy_log(seed)
-    oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
+    oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET), public)
     expected = oracle.names()
     assert len(expected) > 20
     of_blocks = reports_of(oracle.blocks, trial)
@@ -63,9 +65,10 @@ def test_the_steps_name_what_the_reference_says_however_items_are_cut(seed, bloc
     assert oracle.shown_more or sliding > 1
     assert oracle.left_out
     for shards in (1, 3):
-        run = Run(log, trial, shards)
+        run = Run(log, trial, shards, public=public)
         assert run.reports() == reports_of(expected, trial)
-        assert run.block_reports() == of_blocks
+        assert set(cells_of(run.rounds[0].found)) - oracle.public_in_blocks == {entry[:2] for entry in oracle.blocks}
+        assert public or run.block_reports() == of_blocks
         assert [of_round.drawn for of_round in run.rounds[1:]] == oracle.drawn
 
 

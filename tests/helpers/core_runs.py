@@ -94,9 +94,13 @@ class AnyItems(NamedTuple):
     """A public list of any labels, in the place of a `PublicItemsSource`."""
 
     labels: Collection[str]
+    also_open: bool = False
 
     def table(self, keys: IdKeys) -> ItemTable:
         return ItemTable.of_labels(pa.array(self.labels, pa.string()), keys.hash_items)[0]
+
+    def all_items(self, keys: IdKeys) -> ItemTable | None:
+        return None if self.also_open else self.table(keys)
 
 
 def replayed(
@@ -108,7 +112,7 @@ def replayed(
     domain: Collection[str] = (),
 ) -> list[WindowReport]:
     """What the driver of this machine makes of a log, in this process."""
-    public: Any = AnyItems(domain) if domain else None
+    public: Any = AnyItems(domain, trial.contributions is not None and trial.takes_open_items) if domain else None
     run: Any = trial
     replay = LocalReplay(run, ThisProcess(SECRET), public_items=public, shards=shards)
     return replay.take(list(batches_of(log, batch_size))).reports

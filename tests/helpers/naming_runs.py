@@ -33,6 +33,7 @@ def naming_settings(
     sliding: int = 1,
     run_id: str = "run-1",
     domain: Collection[str] = (),
+    also_open: bool = False,
 ) -> TrialPlan:
     """Windows of 10 seconds from `START` on. Noise alone now and then passes the threshold of followed items. Less
     noise counts as likely than in any plan, so that few users are enough for a size to be stated."""
@@ -42,6 +43,7 @@ def naming_settings(
         schedule=WindowSchedule(START, START + 10 * windows, 10 * sliding, 10),
         threshold=threshold,
         domain_size=len(set(domain)),
+        also_open=also_open,
         weights=prices.weights,
         units=prices.units,
         noise=prices.noise,

@@ -28,7 +28,7 @@ from dp_transforms.core.state_chunks import Kind, join_chunks, pack_by_bucket, u
 from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.core.tables import WindowItems
 from dp_transforms.plan.calibration import later_tests_of
-from dp_transforms.plan.records import Rounds
+from dp_transforms.plan.records import DeclaredItems, Rounds
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_state
 from tests.helpers.core_runs import START
 from tests.helpers.modes import plan_in_rounds
@@ -71,15 +71,17 @@ def trial_with_rounds(
     percents: tuple[int, ...] = (20, 10, 20, 50),
     false_names: float = 0.5,
     shapes: tuple[float, ...] = (),
+    public: int = 0,
 ) -> TrialPlan:
     """Windows of 10 seconds, and little noise. percents: of a user budget, for each round. shapes: of the noise of each
-    later round; the first one has 2.5."""
+    later round; the first one has 2.5. public: so many items are."""
     trial = naming_settings(WINDOWS, most_tests=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
     units = tuple(BUDGET_UNITS * percent // 100 for percent in percents)
     later = [later_tests_of(short_price_list(60 + number, 30, shape)) for number, shape in enumerate(shapes)]
     closer = tuple(dataclasses.replace(tests, spacing=27 + number) for number, tests in enumerate(later)) or None
     rounds = Rounds(block_seconds=block_seconds, units=units, false_names=false_names, later=closer)
-    return dataclasses.replace(trial, rounds=rounds)
+    items = DeclaredItems(public, "0" * 64) if public else None
+    return dataclasses.replace(trial, rounds=rounds, public_items=items)
 
 
 def contributions_of(log: Iterable[Event], trial: TrialPlan, part: RunPart | None = None) -> Contributions:
@@ -149,7 +151,7 @@ class OfRound(NamedTuple):
 
 class Run:
     """The steps of all rounds. told: the names are those of this run, whatever is added here. told_blocks: what round 0
-    named. part: of the run. stored: what each round hands over."""
+    named. part: of the run. public: items. stored: what each round hands over."""
 
     def __init__(
         self,
@@ -160,6 +162,7 @@ class Run:
         told: Run | None = None,
         told_blocks: NamedItems | None = None,
         part: RunPart | None = None,
+        public: Collection[str] = (),
     ) -> None:
         self.rounds: list[OfRound] = []
         self.stored: list[tuple[Kind, bytes]] = []
@@ -167,8 +170,9 @@ class Run:
         self.trial = trial
         windows = range(part.first, part.end)
         keys, held, counts = trial.stream_keys(SECRET), contributions_of(log, trial, part), Counter[str]()
+        items = ItemTable.of_labels(pa.array(public, pa.string()), keys.hash_items)[0] if public else None
         for number in range(len(trial.rounds.units)):
-            weigh, name = WeighRound(trial, keys, None, number), NameRound(trial, keys, None, number)
+            weigh, name = WeighRound(trial, keys, None, number), NameRound(trial, keys, items, number)
             before, blobs = NamedItems.none(), []
             if number:
                 names = (self if told is None else told).rounds

@@ -64,9 +64,10 @@ def looks_trial(
     followed_threshold: int,
     forget_after: int = 0,
     domain_size: int = 0,
+    also_open: bool = False,
     **others: Any,
 ) -> TrialPlan:
-    """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
+    """Users pay for looks. The known threshold is that of public items. others: of `_trial`."""
     looks = PaidContributions(
         usual_tests=(1, 1),
         shape=noise.shape,
@@ -78,13 +79,14 @@ def looks_trial(
         spacing=spacing,
         size_error=0.01,
     )
-    is_followed = forget_after > 0 and not domain_size
+    only_public = domain_size > 0 and not also_open
+    is_followed = forget_after > 0 and not only_public
     return _trial(
         contributions=looks,
         followed=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
-        threshold=followed_threshold if domain_size else threshold,
+        threshold=followed_threshold if only_public else threshold,
         domain_size=domain_size,
-        **others,
+        **{"shares": dataclasses.replace(_SHARES, open=None) if only_public else _SHARES, **others},
     )
 
 
@@ -112,4 +114,5 @@ def _flat(trial: TrialPlan) -> dict[str, Any]:
         names = ("max_items_per_user", "epsilon_per_query", "zone_width")
         return flat | of_noise | {name: getattr(hits, name) for name in names}
     flat |= {name: getattr(trial.contributions, name) for name in ("weights", "units", "noise", "spacing")}
+    flat |= {"also_open": trial.takes_open_items}
     return flat | {"followed_threshold": trial.followed_threshold, "forget_after": trial.followed_for}

@@ -10,11 +10,13 @@ import scipy.stats
 
 from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
+from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, KMS21, LABELS, looks_plan, short_looks_plan
 from tests.helpers.plan_files import with_changes
 
+BESIDE = {"public_items": DOMAIN, "also_open": True}
 LONG = WindowSchedule.fixed(0, 10**8, 1000)
 
 
@@ -27,7 +29,8 @@ def tail(noise, margin):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"epsilon": 0.5, "delta": 1e-7}, {"public_items": DOMAIN}, {"forget_after": 0}]
+    "changes",
+    [{}, {"epsilon": 0.5, "delta": 1e-7}, {"public_items": DOMAIN}, {"forget_after": 0}, BESIDE],
 )
 def test_the_shares_add_up_and_nothing_is_wasted(changes):
     plan = short_looks_plan(**changes)
@@ -38,7 +41,7 @@ def test_the_shares_add_up_and_nothing_is_wasted(changes):
         factor = (1 - 1 / mpmath.mpf(plan.contributions.order)) ** plan.contributions.order / lam
         proved = mpmath.exp(lam * (mpmath.mpf(plan.contributions.budget) - plan.epsilon)) * factor
     assert plan.shares.paid * (1 - 1e-6) < proved <= plan.shares.paid
-    if plan.domain_size:
+    if not plan.takes_open_items:
         assert plan.delta_open == 0
     else:
         assert plan.threshold == smallest_open_threshold(plan.contributions.prices, plan.delta_open)
@@ -98,16 +101,28 @@ def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
         <= 0.05
         < tests * tail(plan.contributions.noise, plan.threshold - 1)
     )
-    assert (plan.followed_threshold, plan.followed_for) == (plan.threshold, 384)
+    assert (plan.followed_threshold, plan.followed_for) == (plan.threshold, 0)
     assert plan.expected_false_reports == pytest.approx(float(tests * tail(plan.contributions.noise, plan.threshold)))
     assert short_looks_plan().expected_false_reports == 0
     assert plan.found_from(5) < short_looks_plan().found_from(5), "nothing of delta goes to items with one holder"
     assert plan.shares.paid > short_looks_plan().shares.paid
 
 
+def test_public_items_beside_open_ones_leave_budget_and_thresholds_as_they_are():
+    """But for the threshold of followed items, at which noise alone may name at most .75 public items in a run."""
+    plan, usual = short_looks_plan(**BESIDE), short_looks_plan()
+    assert (plan.shares.open, plan.threshold) == (usual.shares.open, usual.threshold)
+    assert plan.contributions == usual.contributions
+    assert (plan.followed_for, plan.delta_open > 0) == (168, True)
+    tests, noise = 1000 * 384, plan.contributions.noise
+    assert tests * tail(noise, plan.followed_threshold) <= 0.75 < tests * tail(noise, plan.followed_threshold - 1)
+    few = short_looks_plan(public_items=PublicItems.of_ids(["one"]), also_open=True)
+    assert few.followed == usual.followed, "noise names an item as rarely as one that was named"
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"size_error": 0.2}, {"size_error": 1e-6, "max_users": 10}, {"public_items": DOMAIN}],
+    [{}, {"size_error": 0.2}, {"size_error": 1e-6, "max_users": 10}, {"public_items": DOMAIN}, BESIDE],
 )
 def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
@@ -117,7 +132,7 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
         zip(plan.contributions.weights, plan.contributions.units, strict=True),
     )
     looks = [(weight, Fraction(BUDGET_UNITS, units)) for weight, units in each_user]
-    most_unheld = 384 * plan.domain_size or 2 * plan.followed_for * plan.max_users * plan.contributions.most_tests
+    most_unheld = 384 * plan.domain_size + 2 * plan.followed_for * plan.max_users * plan.contributions.most_tests
 
     def wrong(allowed):
         worst = max(
@@ -131,7 +146,7 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     assert wrong(plan.likely_noise) <= plan.contributions.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
 
 
-@pytest.mark.parametrize("changes", [{}, {"public_items": DOMAIN}, {"forget_after": 0}, {"max_users": 1000}])
+@pytest.mark.parametrize("changes", [{}, {"public_items": DOMAIN}, {"forget_after": 0}, {"max_users": 1000}, BESIDE])
 def test_each_name_states_least_users_and_from_so_many_on_an_item_is_named(changes):
     """In one round, exactly by the law of the noise: found with 95 %, and with one user fewer it is not."""
     plan, usual = short_looks_plan(least_users=100, **changes), short_looks_plan(**changes)

@@ -143,7 +143,9 @@ def test_a_purse_that_is_spent_twice_is_refused():
         (SCHEDULE, {"usual_contributions": (1, 2)}, "users have at most 2 contributions"),
         (SCHEDULE, {"most_contributions": 2}, "users have at most 2 contributions"),
         (SCHEDULE, {"most_contributions": 10_001}, "too many contributions"),
-        (SCHEDULE, {"has_public_items": True}, "public items"),
+        (SCHEDULE, {"public_items": 1}, "public items alone"),
+        (SCHEDULE, {"public_items": 10**7 // 16, "also_open": True}, ""),
+        (SCHEDULE, {"public_items": 10**7 // 16 + 1, "also_open": True}, "too many public items"),
         (SCHEDULE, {"declares_followed": True}, "do not follow named items"),
         (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, ""),
         (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, "a block of windows has only 4 of them"),
@@ -156,7 +158,7 @@ def test_a_purse_that_is_spent_twice_is_refused():
 )
 def test_declared_numbers_choose_between_rounds_and_one(schedule, given, reason):
     usual, most = checked_contributions(given.pop("usual_contributions", None), given.pop("most_contributions", None))
-    found = why_one_round(schedule, usual, most, **{"use": "replay", "has_public_items": False, **given})
+    found = why_one_round(schedule, usual, most, **{"use": "replay", **given})
     assert reason in found
     assert bool(found) == bool(reason)
 

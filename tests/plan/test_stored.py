@@ -36,6 +36,7 @@ PLANS = {
     "a higher threshold": functools.partial(calibrated_plan, threshold=600),
     "looks": LOOKS,
     "looks in a domain": LOOKS_IN_DOMAIN,
+    "public looks beside open ones": functools.partial(LOOKS_IN_DOMAIN, also_open=True),
     "items that are not followed": functools.partial(short_looks_plan, forget_after=0),
 }
 
@@ -115,6 +116,7 @@ REFUSED = [
     (KMS21, {"hits.publishes": "counts"}, "noise as printed is for names"),
     (KMS21, {"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
     (IN_DOMAIN, {"public_items": None}, TOGETHER),
+    (IN_DOMAIN, {"shares.open": 1e-12}, TOGETHER),
     (IN_DOMAIN, {"public_items.size": 0}, "size must be a whole number >= 1"),
     (IN_DOMAIN, {"public_items.size": 2 * 10**9}, "max_items must be >="),
     (IN_DOMAIN, {"public_items.size": 10**8, "threshold": 1}, "threshold = 1 would publish"),

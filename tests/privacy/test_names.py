@@ -20,7 +20,7 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems
-from dp_transforms.core.public_items import binomial_integers
+from dp_transforms.core.public_items import EmptyItems, binomial_integers
 from dp_transforms.core.stage import Span
 from dp_transforms.core.steps import NameItems, replay_weights
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -59,13 +59,16 @@ def prices() -> PriceList:
     return make_price_list(Published(noise, ORDER, math.ceil(5 * noise.standard_deviation)), budget, MOST_TESTS_OF_USER)
 
 
-def settings_of(windows: int, *, followed_threshold: int | None = None, domain_size: int = 0) -> TrialPlan:
+def settings_of(
+    windows: int, *, followed_threshold: int | None = None, domain_size: int = 0, also_open: bool = False
+) -> TrialPlan:
     """The smallest thresholds that the claim allows. Followed items may have any, and here have a low one."""
     threshold = smallest_open_threshold(prices(), DELTA_OPEN)
     return looks_trial(
         schedule=WindowSchedule.fixed(0, windows, 1),
         threshold=threshold,
         domain_size=domain_size,
+        also_open=also_open,
         weights=prices().weights,
         units=prices().units,
         noise=prices().noise,
@@ -113,12 +116,13 @@ class Game:
         known = [FollowedItems.from_bytes(chunk).table for chunk in stored]
         items = ItemTable.merge([sums.table, *known, *([self._public] if self._public is not None else [])])[0]
         totals = dict(zip(map(bytes, sums.hashes), sums.sums.tolist(), strict=True))
+        public = set(map(bytes, self._public.hashes)) if self._public is not None else set()
         thresholds, tail = (self._settings.threshold, self._settings.followed_threshold), self._tails.tail
         passing, draws = tail(self._settings.followed_threshold), dict[Any, list[Piece]]()
         for item in map(bytes, items.hashes):
             total = totals.get(item, 0)
             cuts = cuts_of_levels(self._tails, total, thresholds, prices().spacing)
-            if not total and self._public is not None:
+            if not total and item in public:
                 cuts = {-(-cut * ONE // passing) for cut in cuts}  # drawn given that it passes
             draws[window, item] = pieces_between(cuts)
         if self._public is not None:
@@ -176,7 +180,7 @@ def claim(epsilon: float, *, is_open: bool = True) -> float:
 
 def ratio_of(held: Held, settings: TrialPlan, public: tuple[str, ...] = ()) -> float:
     laws = (Game(part, settings, public).law() for part in (held, without_target(held)))
-    return worst_ratio(*laws, functools.partial(claim, is_open=not public), EPSILONS)
+    return worst_ratio(*laws, functools.partial(claim, is_open=settings.takes_open_items), EPSILONS)
 
 
 @functools.cache
@@ -230,6 +234,24 @@ def test_every_transcript_of_a_public_item(followed_threshold: int, places: list
     settings = settings_of(2, followed_threshold=followed_threshold, domain_size=1)
     for held in ({TARGET: places}, {TARGET: places, **others({(0, "a"): 2, (1, "a"): 1})}):
         assert 0 < ratio_of(held, settings, ("a",)) <= 1
+
+
+@pytest.mark.parametrize(
+    "held",
+    [{TARGET: [(0, "a"), (0, "b"), (1, "a")]}, {TARGET: [(0, "b"), (1, "a")], **others({(0, "b"): 2, (1, "a"): 1})}],
+)
+def test_every_transcript_of_a_public_item_beside_an_open_one(held: Held) -> None:
+    """For the public a the lowest threshold is safe, and delta_open is for b alone."""
+    settings = settings_of(2, followed_threshold=1, domain_size=1, also_open=True)
+    assert 0.03 < ratio_of(held, settings, ("a",)) <= 1
+
+
+def test_enumeration_finds_a_public_item_that_is_tested_only_while_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As open items are. The lower threshold then betrays a lone holder."""
+    settings = settings_of(2, followed_threshold=12, domain_size=1, also_open=True)
+    assert ratio_of({TARGET: every_window(2)}, settings, ("a",)) <= 1
+    monkeypatch.setattr(EmptyItems, "without_sums", lambda *span: ItemSums.none())
+    assert ratio_of({TARGET: every_window(2)}, settings, ("a",)) > 1.5
 
 
 def test_a_public_item_that_nobody_holds_has_the_law_of_the_noise() -> None:

@@ -68,13 +68,13 @@ def oracle_names(weights: Weights, settings: TrialPlan, keys: StreamKeys, domain
             added = weights.get((window, item), {})
             threshold = low if item in known else settings.threshold
             uniform = draws.uniform(uniforms, window, item, added)
-            if domain and not added:
+            if item in domain and not added:
                 if item not in drawn:
                     continue
                 uniform = uniform * law.tail(threshold) // ONE
             noisy = sum(added.values()) + law.invert(uniform)
             if noisy < threshold:
-                assert not (domain and not added)
+                assert added or item not in domain
                 continue
             level = 1
             while noisy >= threshold + level * tests.spacing:

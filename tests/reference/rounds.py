@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 
 from dp_transforms.core.randomness import ItemUniforms, StreamKeys
@@ -20,10 +20,12 @@ from tests.reference.log import ONE, Event, Held, Tails, items_by_window_and_use
 
 class RoundsOracle:
     """drawn: for how many contributions each later round drew. left_out: how many were, and were held. wallets: of each
-    round and user, after it all. blocks: what was named in each, by its first window, and its last window. shown_more:
-    how many sizing tests gave a larger size."""
+    round and user, after it all. blocks: what was named in each of open items, by its first window; public_in_blocks:
+    of public ones. shown_more: how many sizing tests gave a larger size."""
 
-    def __init__(self, log: Iterable[Event] | Held, settings: TrialPlan, keys: StreamKeys) -> None:
+    def __init__(
+        self, log: Iterable[Event] | Held, settings: TrialPlan, keys: StreamKeys, domain: Collection[str] = ()
+    ) -> None:
         self._settings, self._keys, self._rounds = settings, keys, settings.rounds
         self._in_round = [_with_prices_of(settings, number) for number in range(len(settings.rounds.units))]
         self._laws = [Tails(of_round.contributions.noise.upper_tail_integers()) for of_round in self._in_round]
@@ -32,11 +34,14 @@ class RoundsOracle:
         for window, users in items_by_window_and_user(log, settings).items():
             for user, items in users.items():
                 self._held.setdefault(user, set()).update((window, item) for item in items)
-        self._draws = Draws(keys, self._held, {item for places in self._held.values() for _, item in places})
+        self._domain = set(domain)
+        items = {item for places in self._held.values() for _, item in places}
+        self._draws = Draws(keys, self._held, items | self._domain)
         self._last = len(self._rounds.units) - 1
         self.drawn: list[int] = []
         self.shown_more = self.left_out = 0
         self.blocks: list[Named] = []
+        self.public_in_blocks: set[Place] = set()
         self.wallets: dict[tuple[int, str], Wallet] = {}
 
     def names(self, ends: Sequence[int] = ()) -> list[Named]:
@@ -75,11 +80,14 @@ class RoundsOracle:
             for user, places in self._held.items()
         }
         weights = self._weights(0, held, set())
-        noisy = self._noisy(0, weights, self._keys.block_uniforms())
-        threshold = self._settings.threshold
-        named = self._named(0, weights, noisy, threshold, self._likely_in_blocks(), threshold)
+        public = {(block, item) for block in {*map(self._block_of, self._windows)} for item in self._domain}
+        noisy = self._noisy(0, {place: {} for place in public} | weights, self._keys.block_uniforms())
+        threshold, of_public = self._settings.threshold, self._threshold(0, len(public))
+        of_open = {place: added for place, added in weights.items() if place not in public}
+        named = self._named(0, of_open, noisy, threshold, self._likely_in_blocks(), threshold)
         self.blocks += named
-        return {(entry.window, entry.item) for entry in named}
+        self.public_in_blocks |= (found := {place for place in public if noisy[place] >= of_public})
+        return {(entry.window, entry.item) for entry in named} | found
 
     def _round(
         self, number: int, candidates: set[Place], found: list[Named]

@@ -30,7 +30,7 @@ Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a 
 
 
 class Mode(NamedTuple):
-    """choices: arguments of the plan. domain: whether the items are public."""
+    """choices: arguments of the plan. domain: whether items are public."""
 
     mode: str
     choices: dict[str, Any]
@@ -51,6 +51,14 @@ MODES = {
 }
 
 
+def public_of(mode: Mode) -> tuple[str, ...]:
+    """The public items of a mode: all, or half of them where open ones count, too; and in rounds so many that nobody
+    holds that some are named in a block."""
+    if not mode.domain or "also_open" not in mode.choices:
+        return DOMAIN if mode.domain else ()
+    return (*DOMAIN[::2], *(f"nobody-else-{number}" for number in range(500 if "use" in mode.choices else 0)))
+
+
 def plan_of(name: str) -> Plan:
     return calibrated(MODES[name])
 
@@ -68,7 +76,7 @@ def calibrated(mode: Mode) -> Plan:
 def _calibrate(mode: Mode) -> Plan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
-    known = PublicItems.of_ids(DOMAIN) if mode.domain else None
+    known = PublicItems.of_ids(public_of(mode)) if mode.domain else None
     return plan_of_mode(mode.mode, schedule=schedule, public_items=known, **arguments)
 
 
