@@ -71,10 +71,11 @@ def _told(counts: Counter[str]) -> dict[str, int]:
     return {name: counts[counted] for name, counted in _COUNTS.items()}
 
 
-def replayed(run: Run, **more: Any) -> Left:
+def replayed(run: Run, processes: int | None = None, **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
     more.update(public_items=str(run.domain) if run.domain else None, dead_letter=str(bad))
-    counts = _told(run_replay(replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)))
+    job = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
+    counts = _told(run_replay(job, processes))
     return Left([output], [bad], counts)
 
 
