@@ -113,16 +113,9 @@ def _parquet(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]
         # A buffer: else whole column chunks are fetched for their first rows.
         file = pq.ParquetFile(source, buffer_size=1 << 16, pre_buffer=False)
         for batch in itertools.islice(file.iter_batches(_ROWS), 1):
-            for row in zip(*map(_values, batch), strict=True):
-                yield dict(zip(batch.schema.names, row, strict=True))
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """None if Python has not all of them, such as times after the year 9999."""
-    with contextlib.suppress(ValueError, OverflowError):
-        is_time = pa.types.is_timestamp(column.type)
-        return (column.cast(pa.timestamp("us", column.type.tz), safe=False) if is_time else column).to_pylist()  # type: ignore[no-any-return]
-    return [None] * len(column)
+            # Python has not all times, such as nanoseconds and years after 9999.
+            columns = [each.cast(pa.string()) if pa.types.is_timestamp(each.type) else each for each in batch.columns]
+            yield from pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
 
 
 def _avro(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]]:

@@ -109,7 +109,7 @@ def _ask(url: str, question: Callable[[Any, str], _Answer]) -> _Answer:
 
     def wait() -> None:
         try:
-            answers.append(question(_open_store(root), path))
+            answers.append(question(_open_store(root, frozenset(os.environ.items())), path))
         except BaseException as error:  # obstore's own panics are no Exception
             answers.append(error)
 
@@ -123,8 +123,8 @@ def _ask(url: str, question: Callable[[Any, str], _Answer]) -> _Answer:
 
 
 @functools.lru_cache(maxsize=64)
-def _open_store(root: str) -> Any:
-    """obstore takes what else it needs from the environment."""
+def _open_store(root: str, environment: frozenset[tuple[str, str]]) -> Any:
+    """environment: of this process, of which obstore takes what else it needs."""
     from obstore.store import AzureStore, GCSStore, S3Store
 
     scheme, account, name = _root_of(root).groups()

@@ -244,11 +244,13 @@ def test_where_every_answer_is_lost_the_write_is_looked_for(s3, bucket, no_retri
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "a-secret-by-mistake"])
-def test_a_store_that_is_away_or_no_store(bucket, monkeypatch, no_retries, endpoint):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    with pytest.raises(RemoteFileError, match="cannot be reached: check the name, the network") as refused:
-        look_at(f"{bucket}/a.csv")
+def test_a_store_that_is_away_or_no_store_until_the_environment_is_set_right(bucket, monkeypatch, no_retries, endpoint):
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with pytest.raises(RemoteFileError, match="cannot be reached: check the name, the network") as refused:
+            look_at(f"{bucket}/a.csv")
     assert "mistake" not in str(refused.value)
+    assert not files.exists(f"{bucket}/a.csv")
 
 
 def test_ctrl_c_ends_the_wait_for_a_store_that_does_not_answer(bucket, monkeypatch):
