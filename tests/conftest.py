@@ -11,8 +11,8 @@ import objsize
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers.process_state import logs_as_before
 from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_server
+from tests.helpers.shh_here import logs_as_before
 
 # Beam weighs each state that it keeps, and first looks through what all modules hold: here there are thousands.
 objsize.default_settings.update(exclude_modules_globals=False)

@@ -8,8 +8,8 @@ import pytest
 
 from dp_transforms.accounting.charged_hits import NoiseParameters, smallest_safe_threshold
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.calibrated_plans import with_changes
 from tests.helpers.modes import plan_of_mode
-from tests.helpers.plan_files import with_changes
 
 
 @pytest.mark.parametrize("share", [1.0, 1 + 1e-12, 1 - 1e-12])

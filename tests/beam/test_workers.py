@@ -28,7 +28,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import ReportHeader, read_report_file
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline
-from tests.helpers.leak_search import forms_of, job_graph, metrics_of, options_of, places_with, traces  # noqa: F401
+from tests.helpers.leak_search import forms_of, places_with, traces  # noqa: F401
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, START, batch_of, key_file, small_plan
 from tests.reference.run import reference
 
@@ -210,6 +210,14 @@ def read_item(record):
     return record.item
 
 
+def left_by(job, result):
+    return {
+        "metrics": repr(result.metrics().query()).encode(),
+        "job graph": job.to_runner_api().SerializeToString(),
+        "options": repr(job.options.get_all_options()).encode(),
+    }
+
+
 @pytest.mark.parametrize("has_key_file", [True, False])
 def test_planted_users_and_the_key_leave_no_trace(tmp_path, traces, has_key_file):  # noqa: F811
     before = set(workers._FRESH_KEYS)
@@ -225,8 +233,7 @@ def test_planted_users_and_the_key_leave_no_trace(tmp_path, traces, has_key_file
     assert {hitter.item for report in reports.values for hitter in report.heavy_hitters} == {"news"}
     assert operator_counts(result)[EVENTS_REJECTED] == 6 * USERS
     places = {"reports": repr(reports.values).encode(), "rejected": repr(rejected.values).encode()}
-    places |= {"metrics": metrics_of(result), "job graph": job_graph(job), "options": options_of(job)}
-    places |= traces.places()
+    places |= {**left_by(job, result), **traces.places()}
     assert len(places["log"]) > 1000
     assert places_with([MARK, *forms_of(secret)], places) == []
 
@@ -255,7 +262,7 @@ def test_workers_in_other_processes_share_key_and_items_and_leave_no_trace_eithe
     expected = reference([event for event in log if event[0]], plan, ITEMS)
     assert len(expected) > 5
     assert list(read_report_file(report)[1]) == expected
-    places = {"metrics": metrics_of(result), "job graph": job_graph(job), **traces.places()}
+    places = {**left_by(job, result), **traces.places()}
     places |= {"reports": report.read_bytes(), "rejected": (tmp_path / "rejected").read_bytes()}
     assert b"sdk_worker" in places["log"] + places["output"]
     assert b"empty user" in places["rejected"]

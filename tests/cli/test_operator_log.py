@@ -10,8 +10,7 @@ import pytest
 from dp_transforms.checks import shown, without_secrets
 from dp_transforms.cli import operator_log
 from tests.cli.command_paths import READ, STREAM, WRITTEN, make_inputs, parameters
-from tests.helpers.process_state import logs_as_before
-from tests.helpers.shh_here import shh
+from tests.helpers.shh_here import logs_as_before, shh
 
 SECRET = "Tr0ub4dor"
 URLS = [

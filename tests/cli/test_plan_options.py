@@ -11,7 +11,7 @@ from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.plan_files import changed_plan
+from tests.helpers.calibrated_plans import changed_plan
 from tests.helpers.shh_here import shh
 
 DAY = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import pyarrow as pa
 import pytest
 
 from dp_transforms import MonitorStream, PublicItems
@@ -29,7 +28,7 @@ from tests.conformance.drivers import MODES
 from tests.conformance.dying_engine import DyingEngine
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import Arrival, MemoryPartition
-from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, key_file
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, held_in, key_file, names_by_hash
 from tests.helpers.trials import trial_of
 from tests.reference.run import reference
 from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
@@ -127,7 +126,7 @@ class Stream:
         self.answers: dict[int, WindowReport] = {}
         self.ends: set[RunEnded] = set()
         self._announced: dict[Any, frozenset] = {}
-        self._users = self._names_by_hash()
+        self._users = names_by_hash(self._settings.stream_keys(SECRET), {user for user, _, _ in log_of(12)})
         for name in ("time", "monotonic"):
             patch.setattr(time, name, lambda: self._now)
         patch.setattr(time, "time_ns", lambda: round(self._now * MICROS) * 1000)
@@ -168,11 +167,6 @@ class Stream:
             else:
                 self._stop.unlink(missing_ok=True)
 
-    def _names_by_hash(self) -> dict[int, str]:
-        users = sorted({user for user, _, _ in log_of(12)})
-        hashes = self._settings.stream_keys(SECRET).hash_users(pa.array(users, pa.string()))
-        return dict(zip(hashes[:, 0].tolist(), users, strict=True))
-
     # --- what is seen
 
     def _see(self, label: str, tag: str | None, value: Any, told: dict[Any, Any]) -> None:
@@ -189,20 +183,11 @@ class Stream:
         window, announced, blob = message
         key = window, shard
         sent, senders = told.get(key, (frozenset(), 0))
-        sent, senders = sent | self._content(blob), senders + (announced > 0)
+        sent |= held_in(Contributions.from_bytes(blob), self._users) if blob else frozenset()
+        senders += announced > 0
         told[key] = sent, senders
         if senders == len(self._log.partitions()):
             assert self._announced.setdefault(key, sent) == sent, "a window has two contents"
-
-    def _content(self, blob: bytes) -> frozenset:
-        if not blob:
-            return frozenset()
-        pairs = Contributions.from_bytes(blob)
-        labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
-        return frozenset(
-            (window, self._users[user], labels[item])
-            for window, user, item in zip(pairs.windows.tolist(), users, pairs.items.tolist(), strict=True)
-        )
 
     def expected(self) -> list[WindowReport]:
         held: dict[int, dict[str, set[str]]] = {}

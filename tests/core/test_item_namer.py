@@ -12,8 +12,7 @@ from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FollowedItems
-from tests.helpers.core_runs import EVENT, MICROS, START, WINDOWS, replayed
-from tests.helpers.naming_runs import naming_settings
+from tests.helpers.core_runs import EVENT, MICROS, START, WINDOWS, naming_settings, replayed
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import changed
 from tests.reference.budgets import replay_weights

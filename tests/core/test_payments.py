@@ -11,7 +11,7 @@ from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.state_chunks import entries_of_chunk
 from dp_transforms.core.steps import SpendBudgets, WeighReplay
-from tests.helpers.naming_runs import naming_settings
+from tests.helpers.core_runs import naming_settings
 from tests.helpers.rounds_runs import (
     WINDOWS,
     Run,

@@ -20,8 +20,7 @@ from dp_transforms.core.state_chunks import (
     unpack_chunk,
 )
 from dp_transforms.core.user_budgets import BudgetEntries
-from tests.helpers.rounds_runs import state_of
-from tests.helpers.state_entries import followed_of
+from tests.helpers.rounds_runs import followed_of, state_of
 
 
 def budgets_of(part):

@@ -14,8 +14,7 @@ from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.user_budgets import MOST_TESTS, BudgetEntries, BudgetPacing, UserBudgets
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
-from tests.helpers.core_runs import MICROS, START
-from tests.helpers.naming_runs import naming_settings, units_of
+from tests.helpers.core_runs import MICROS, START, naming_settings, units_of
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trials import changed
 from tests.reference.budgets import Wallet, stream_weights

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import apache_beam as beam
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -76,19 +75,6 @@ def places_with(needles: Iterable[bytes], places: dict[str, bytes]) -> list[str]
         for name, data in places.items()
         if any(needle in text for text in texts_within(data) for needle in needles)
     ]
-
-
-def job_graph(pipeline: beam.Pipeline) -> bytes:
-    return pipeline.to_runner_api().SerializeToString()
-
-
-def options_of(pipeline: beam.Pipeline) -> bytes:
-    return repr(pipeline.options.get_all_options()).encode()
-
-
-def metrics_of(result: Any) -> bytes:
-    """Names, steps and values of all metrics of a run."""
-    return repr(result.metrics().query()).encode()
 
 
 class Traces:

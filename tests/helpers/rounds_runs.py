@@ -19,7 +19,7 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import WINDOWS_AT_ONCE, NamedItems
+from dp_transforms.core.named_items import WINDOWS_AT_ONCE, FollowedItems, NamedItems
 from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.planned_run import RunPart
@@ -30,14 +30,14 @@ from dp_transforms.core.tables import WindowItems
 from dp_transforms.plan.calibration import later_tests_of
 from dp_transforms.plan.records import DeclaredItems, Rounds
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_state
-from tests.helpers.core_runs import START
+from tests.helpers.core_runs import START, naming_settings, short_price_list
 from tests.helpers.modes import plan_in_rounds
-from tests.helpers.naming_runs import naming_settings, short_price_list
-from tests.helpers.small_runs import SECRET, batch_of
+from tests.helpers.small_runs import SECRET, batch_of, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
 from tests.reference.log import Event
 
 WINDOWS = 12
+KEYS = settings_of(small_plan()).stream_keys(SECRET)
 SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
 
 
@@ -127,6 +127,13 @@ def left_out_of(named: NamedItems) -> tuple[np.ndarray, np.ndarray]:
     """What is left out: windows, and positions in ``table``."""
     rows, later = np.nonzero(-np.minimum(named.levels, 0)[:, None] >> np.arange(WINDOWS_AT_ONCE) & 1)
     return named.windows[rows] + later, named.items[rows]
+
+
+def followed_of(labels: Sequence[str], last_named: Sequence[int] | np.ndarray) -> FollowedItems:
+    table, positions = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
+    ordered = np.empty(len(table), dtype=np.int64)
+    ordered[positions] = last_named
+    return FollowedItems(table, ordered)
 
 
 def state_of(path: pathlib.Path, chunks: Iterable[tuple[Kind, bytes]], first: int, end: int) -> StoredPart:

@@ -8,17 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 from dp_transforms.cli.main import main
-from tests.helpers.process_state import logs_as_before
+
+
+@contextlib.contextmanager
+def logs_as_before() -> Iterator[None]:
+    """What a command sets up for its process, for good, is put back: the root logger, the warnings, and what a thread
+    that fails says. So no test depends on which others ran before it."""
+    root, report = logging.getLogger(), threading.excepthook
+    handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            threading.excepthook = report
+            root.handlers[:] = handlers
+            root.manager.disable = disabled
+            root.setLevel(level)  # after which no logger remembers what it was asked before
 
 
 def shh(*words: object, cwd: pathlib.Path | str = ".", **environment: str) -> subprocess.CompletedProcess[str]:

@@ -39,10 +39,8 @@ NAMES = [
 ]
 
 
-def rendered(reports, *, width=100, color=False, plan=None, **options):
-    console = Console(
-        file=io.StringIO(), width=width, force_terminal=color, color_system="truecolor" if color else None
-    )
+def rendered(reports, *, plan=None, **options):
+    console = Console(file=io.StringIO(), width=100, color_system=None)
     console.print(windows_table(list(trends(plan, reports)), **options))
     return console.file.getvalue()
 

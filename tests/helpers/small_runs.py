@@ -7,15 +7,17 @@ import functools
 import os
 import pathlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.public_items import PublicItems
+from dp_transforms.core.randomness import IdKeys
 from dp_transforms.local import replay_table
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -97,6 +99,18 @@ def batch_of(log: Sequence[Event]) -> EventBatch:
 
 def batches_of(log: Sequence[Event], size: int) -> list[EventBatch]:
     return [batch_of(log[low : low + size]) for low in range(0, len(log), size)]
+
+
+def names_by_hash(keys: IdKeys, users: Iterable[str]) -> dict[int, str]:
+    names = sorted(users)
+    return dict(zip(keys.hash_users(pa.array(names, pa.string()))[:, 0].tolist(), names, strict=True))
+
+
+def held_in(contributions: Contributions, names: Mapping[int, str]) -> frozenset[tuple[int, str, str]]:
+    """Windows, users and items. names: of users by their hashes; others are told apart by these."""
+    labels, holders = contributions.table.labels.to_pylist(), contributions.users[contributions.codes].tolist()
+    rows = zip(contributions.windows.tolist(), holders, contributions.items.tolist(), strict=True)
+    return frozenset((window, names.get(user, str(user)), labels[item]) for window, user, item in rows)
 
 
 def key_file(tmp_path: Any, secret: bytes = SECRET) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from dp_transforms import EventBatch, EventFields
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.logs import EventFileError, find_log_chunks, read_joined, spread_chunks
-from tests.helpers.small_runs import SECRET, settings_of
+from tests.helpers.small_runs import SECRET, held_in, names_by_hash, settings_of
 from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_added
 
 SETTINGS = settings_of(PLAN)
@@ -29,20 +26,13 @@ class Given(NamedTuple):
     error: str | None = None
 
 
-@functools.lru_cache
-def names_by_hash(users: tuple[str, ...] = OTHERS) -> dict[int, str]:
-    hashes = SETTINGS.stream_keys(SECRET).hash_users(pa.array(users, pa.string()))
-    return dict(zip(hashes[:, 0].tolist(), users, strict=True))
-
-
 def pairs_of_batches(batches: Iterable[EventBatch], users: tuple[str, ...] = OTHERS) -> frozenset[Pair]:
     """The pairs of those users."""
-    names, keys, found = names_by_hash(users), SETTINGS.stream_keys(SECRET), set()
+    keys, found = SETTINGS.stream_keys(SECRET), set()
+    names = names_by_hash(keys, users)
     for batch in batches:
         for _, _, pairs in contributions_of_events(batch, SETTINGS.schedule, keys, windows_per_range=1, shards=1):
-            labels, holders = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
-            rows = zip(pairs.windows.tolist(), holders, pairs.items.tolist(), strict=True)
-            found |= {(window, names[user], labels[item]) for window, user, item in rows if user in names}
+            found |= {pair for pair in held_in(pairs, names) if pair[1] in users}
     return frozenset(found)
 
 

@@ -9,14 +9,12 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
 from tests.helpers.memory_stream import poller_of
-from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
+from tests.helpers.small_runs import MICROS, SECRET, held_in, names_by_hash, settings_of, small_plan
 from tests.helpers.trial_plan import TrialPlan
 from tests.neighbours.replayed import OTHERS, Pair
 
@@ -25,7 +23,7 @@ SHARDS = 2
 _MOST_STEPS = 200_000
 
 Key = tuple[int, int]  # window, shard
-Content = frozenset[tuple[int, int, str]]  # window, hash of a user, item
+Content = frozenset[Pair]
 Sent = tuple[Content, int]  # and the number of messages
 
 
@@ -69,8 +67,7 @@ class Stepped:
     ) -> None:
         self._settings = settings or settings_of(PLANS["fixed"])
         self._keys = self._settings.stream_keys(SECRET)
-        hashes = self._keys.hash_users(pa.array(users, pa.string()))
-        self._names = dict(zip(hashes[:, 0].tolist(), users, strict=True))
+        self._names = names_by_hash(self._keys, users)
         self._open_reader, self._clock, self._wall, self._treatment = open_reader, clock, wall, treatment
         self._choice = random.Random(treatment.seed)
         self._pollers = [self._poller(size) for size in treatment.polls]
@@ -110,12 +107,8 @@ class Stepped:
         self._reader.close()
         windows = range(self._settings.schedule.horizon)
         assert set(self._announced) == {(window, shard) for window in windows for shard in range(SHARDS)}
-        return frozenset(
-            (window, self._names[user], item)
-            for part in self._announced.values()
-            for window, user, item in part
-            if user in self._names
-        )
+        others = {*self._names.values()}
+        return frozenset(pair for part in self._announced.values() for pair in part if pair[1] in others)
 
     def _step(self) -> Step:
         intent, asked = self._progress.intent, self._treatment.asked
@@ -149,19 +142,9 @@ class Stepped:
         for shard, message in step.messages:
             key = message.window, shard
             content, count = self._sent.get(key, (frozenset(), 0))
-            content, count = content | self._content(message.blob), count + 1
+            content |= held_in(Contributions.from_bytes(message.blob), self._names) if message.blob else frozenset()
+            count += 1
             self._sent[key] = content, count
             if message.announced:
                 assert message.announced == count, "another number of messages than announced"
                 assert self._announced.setdefault(key, content) == content, "two contents for one window"
-
-    @staticmethod
-    def _content(blob: bytes) -> Content:
-        if not blob:
-            return frozenset()
-        pairs = Contributions.from_bytes(blob)
-        labels = pairs.table.labels.to_pylist()
-        users = pairs.users[pairs.codes].tolist()
-        return frozenset(
-            zip(pairs.windows.tolist(), users, (labels[item] for item in pairs.items.tolist()), strict=True)
-        )

@@ -13,8 +13,16 @@ from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.plan import Plan, plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, KMS21, LABELS, looks_plan, short_looks_plan
-from tests.helpers.plan_files import with_changes
+from tests.helpers.calibrated_plans import (
+    COUNTS,
+    DOMAIN,
+    HOURLY,
+    KMS21,
+    LABELS,
+    looks_plan,
+    short_looks_plan,
+    with_changes,
+)
 
 BESIDE = {"public_items": DOMAIN, "also_open": True}
 LONG = WindowSchedule.fixed(0, 10**8, 1000)

@@ -12,8 +12,7 @@ from dp_transforms.accounting.charging_game import GameAccountant, charging_game
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.core.hit_noise import epsilon_spent
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, LABELS, calibrated_plan
-from tests.helpers.plan_files import with_changes
+from tests.helpers.calibrated_plans import COUNTS, DOMAIN, LABELS, calibrated_plan, with_changes
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])

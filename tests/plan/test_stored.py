@@ -19,9 +19,10 @@ from tests.helpers.calibrated_plans import (
     LABELS,
     START,
     calibrated_plan,
+    changed_plan,
     short_looks_plan,
+    with_changes,
 )
-from tests.helpers.plan_files import changed_plan, with_changes
 
 pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrates, when the first test asks for a plan
 LOOKS = short_looks_plan

@@ -24,7 +24,7 @@ from dp_transforms.core.public_items import EmptyItems, binomial_integers
 from dp_transforms.core.stage import Span
 from dp_transforms.core.steps import NameItems, replay_weights
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.naming_runs import units_of
+from tests.helpers.core_runs import units_of
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import changed, looks_trial

@@ -20,8 +20,8 @@ from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import FORMAT_VERSION, StateFile, StateHeader, StoredPart, hold_state, write_state
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.rounds_runs import KEYS, followed_of
 from tests.helpers.small_runs import SECRET
-from tests.helpers.state_entries import KEYS, followed_of
 
 HEADER = StateHeader("run-1", 3)
 KEY = sealing_key(SECRET)
