@@ -18,7 +18,6 @@ from examples.engines.flink_rest import FlinkRest
 FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make engines` puts it there last, beside the folder lib
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0
-_CONNECTIONS_AT_WORK = 3
 CONFIG: dict[str, str | int] = {
     # On disk: on the heap there is room for a few million users (docs/deploy.md).
     "state.backend.type": "rocksdb",
@@ -169,20 +168,3 @@ def worker_pids(pool: flink.WorkerPool) -> list[int]:
             if child.status() != psutil.STATUS_ZOMBIE and "SdkHarness" in " ".join(child.cmdline()):
                 found.append(child.pid)
     return found
-
-
-def are_at_work(pool: flink.WorkerPool) -> bool:
-    """Whether there are Python workers and all of them have a bundle: then data flows beside control and logs.
-
-    Beam may overlook the death of one that has none yet (docs/engines.md).
-    """
-    pids = worker_pids(pool)
-    return bool(pids) and all(_connections(pid) >= _CONNECTIONS_AT_WORK for pid in pids)
-
-
-def _connections(pid: int) -> int:
-    try:
-        found = psutil.Process(pid).net_connections(kind="tcp")
-    except psutil.NoSuchProcess:
-        return 0
-    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)

@@ -18,7 +18,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from dp_transforms.beam import workers  # noqa: F401  (registers that of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.window_report import HeavyHitter, WindowReport
+from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from tests.helpers.small_runs import MICROS, RUN_ID, START
 from tests.reference.log import Event
@@ -35,10 +35,6 @@ def local_pipeline(flags: Sequence[str] = (), runner: str = "FnApiRunner") -> be
 def plain(report: WindowReport) -> tuple:
     """The same in tuples and a list: equal wherever it was decoded, and easy to print."""
     return (*report[:3], [tuple(found) for found in report[3]], *report[4:])
-
-
-def rebuilt(row: tuple) -> WindowReport:
-    return WindowReport(*row[:3], [HeavyHitter(*found) for found in row[3]], *row[4:])
 
 
 class Collected:
