@@ -90,15 +90,7 @@ REJECTED = [
     RejectedEvents("b.jsonl", [7], "broken line"),
     RejectedEvents("ü.csv", [-(1 << 62)], "time is no number"),
 ]
-LINES = [
-    ("a.parquet", 1, "user is empty"),
-    ("a.parquet", 5, "user is empty"),
-    ("a.parquet", 9, "user is empty"),
-    ("b.jsonl", 2, "broken line"),
-    ("b.jsonl", 7, "broken line"),
-    ("b.jsonl", 30, "broken line"),
-    ("ü.csv", -(1 << 62), "time is no number"),
-]
+LINES = sorted((found.source, place, found.reason) for found in REJECTED for place in found.positions)
 
 
 def lines_of(*paths):

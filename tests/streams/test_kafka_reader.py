@@ -352,7 +352,6 @@ def test_rights_to_a_group_do_not_matter_and_others_are_named_when_they_last(bro
 @pytest.mark.parametrize(
     ("watermarks", "said"),
     [
-        ((7, 9), "the Kafka partition t:3 does not have the offset 0"),
         ((0, 9), "the Kafka partition t:3 does not have the offset 0"),
         (CUT_OFF, r"no Kafka broker answers .*_TRANSPORT"),
         (None, "no Kafka broker answers"),
