@@ -3,7 +3,7 @@ these. `stages_of` says which ones a run has, by what its users pay for; Thresho
 `FindCandidates`.
 
 Where tests of contributions come in rounds over blocks of windows, both steps are run once for each round, and get what
-was named before.
+was named before. Which items are drawn for, held or not, is in docs/proofs.md, "Public items beside open ones".
 """
 
 from __future__ import annotations
