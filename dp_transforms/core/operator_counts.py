@@ -12,10 +12,7 @@ LATE_BATCHES = "late_batches_dropped"
 CONTRIBUTIONS_UNPAID = "pairs_unpaid"  # of users with more of them than a user budget pays for; they do not count
 REPORTS_WITHHELD = "reports_withheld"  # of a job that publishes by itself: too many rows could not be read
 
-# Of streams.
-EVENTS_LATE = "events_late"  # for at least one of their windows
-EVENTS_FROM_THE_FUTURE = "events_from_the_future"
-EVENTS_AFTER_STOP = "events_after_stop"  # arrived after the stop, so they do not count
+# Of streams. What the partitions of one count: `logs.streams.partition_poller`.
 WINDOWS_CLOSED = "windows_closed"  # by the monitor, also without heavy items
 
 # Gauges of streams.

@@ -1,5 +1,6 @@
 """The charging game: against reference values, value iteration, every policy of a short game, and from below."""
 
+import functools
 import itertools
 import json
 import math
@@ -16,12 +17,7 @@ from dp_transforms.accounting.charging_game import (
 )
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
-from tests.reference.charging_game import (
-    capped_game_delta,
-    game_by_iteration,
-    static_adversary_delta,
-    vertices,
-)
+from tests.reference.charging_game import capped_game_delta, game_by_iteration, static_adversary_delta, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
@@ -39,28 +35,11 @@ def test_reference_values(row):
     assert 0 < static_adversary_delta(each, q, hits, epsilon) <= delta
 
 
-def test_misprint_of_theorem_b4():
-    """As printed, without the factor 2 of its own Lemma A.4, the bound lies below what an adversary attains."""
-    each, hits, delta = 0.02, 300, 1e-8
-    q = not_prior_probability(each)
-    alphas = np.linspace(0.415, 0.6, 500)
-    left = delta - np.exp(-(alphas**2) * hits / (2 * (1 + alphas)))
-    calls, left = ((1 + alphas) * hits / q)[left > 0], left[left > 0]
-    printed = float(np.min(calls * each**2 / 2 + each * np.sqrt(calls * np.log(1 / left))))
-    assert printed == pytest.approx(2.72, abs=0.005)
-    assert static_adversary_delta(each, q, hits, printed) > 5 * delta
-    assert static_adversary_delta(each, q, hits, 2.97) == pytest.approx(delta, rel=0.1)
-
-
 def test_all_hits_from_one_pass():
     deltas = charging_game_deltas(0.1, 0.45, 12, 3.0)
-    assert len(deltas) == 12
-    for hits in (1, 2, 7, 12):
-        assert deltas[hits - 1] == pytest.approx(charging_game_delta(0.1, 0.45, hits, 3.0), rel=1e-9)
-    enough = deltas[4] * 0.99
-    cut = charging_game_deltas(0.1, 0.45, 12, 3.0, enough)
-    assert len(cut) == 5
-    assert cut == deltas[:5]
+    alone = [charging_game_delta(0.1, 0.45, hits, 3.0) for hits in range(1, 13)]
+    assert deltas == pytest.approx(alone, rel=1e-9)
+    assert charging_game_deltas(0.1, 0.45, 12, 3.0, deltas[4] * 0.99) == deltas[:5], "which is enough"
 
 
 @pytest.mark.parametrize(
@@ -90,11 +69,10 @@ def test_vertices_are_enough(share):
     for weight in np.linspace(0, 1, 11).tolist():
         dense.append((weight * q + (1 - weight) * edge, weight * q))
         dense.append((weight * q, weight * q + (1 - weight) * edge))
-    by_grid = game_by_iteration(epsilon_per_query, q, hits, epsilon, 25, dense)
-    by_vertices = game_by_iteration(epsilon_per_query, q, hits, epsilon, 25, vertices(epsilon_per_query, q))
-    assert by_grid == pytest.approx(by_vertices, rel=1e-12)
-    without_a_vertex = game_by_iteration(epsilon_per_query, q, hits, epsilon, 25, [(0.0, edge), (q, q)])
-    assert without_a_vertex < by_vertices * 0.99
+    game = functools.partial(game_by_iteration, epsilon_per_query, q, hits, epsilon, 25)
+    by_vertices = game(vertices(epsilon_per_query, q))
+    assert game(dense) == pytest.approx(by_vertices, rel=1e-12)
+    assert game([(0.0, edge), (q, q)]) < by_vertices * 0.99, "and all three are needed"
 
 
 @pytest.mark.parametrize(("hits", "epsilon"), [(1, 6.0), (3, 8.0), (40, 12.0)])
@@ -145,38 +123,24 @@ def test_the_short_game_is_the_best_of_every_policy(epsilon_per_query, share, hi
 
 def test_the_accountant_is_a_curve_that_falls_and_its_inverse():
     accountant = GameAccountant(0.1, 0.45, 4)
-    deltas = [accountant.delta(epsilon) for epsilon in (0.0, 0.3, 1.0, 2.0, 4.0, 8.0)]
-    assert all(1 >= a >= b >= 0 for a, b in itertools.pairwise(deltas))
-    assert deltas[0] > deltas[3] > deltas[5]
-    epsilons = []
-    for delta in (0.5, 1e-2, 1e-6, 1e-12, 1e-100):
+    deltas = [accountant.delta(epsilon) for epsilon in (0.0, 0.3, 1.0, 2.0, 8.0)]
+    assert deltas == sorted(deltas, reverse=True)
+    assert 1 >= deltas[0] > deltas[2] > deltas[-1] >= 0
+    for delta in (0.5, 1e-6, 1e-100):
         epsilon = accountant.epsilon(delta)
-        epsilons.append(epsilon)
-        assert 0 <= epsilon < math.inf
         assert accountant.delta(epsilon) <= delta
-        if epsilon > 0:
-            assert accountant.delta(epsilon * (1 - 1e-5)) > delta
-    assert epsilons == sorted(epsilons)
-
-
-EACH, Q, HITS = 0.2, 0.3, 4
-
-
-@pytest.mark.parametrize(
-    ("accountant", "epsilon"),
-    [(GameAccountant(EACH, Q, HITS), 6), (calibrate_threshold_monitor(2.0, 1e-6, HITS), 2)],
-    ids=["game", "printed"],
-)
-def test_an_epsilon_without_a_fraction_drops_no_fraction_of_a_running_figure(accountant, epsilon):
-    first, *_, last = accountant.epsilon_after_hits(epsilon, 1e-6)
-    assert 0 < first < last <= epsilon
-    assert first % 1 > 0
+        assert epsilon == 0 or accountant.delta(epsilon * (1 - 1e-5)) > delta
 
 
 def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total():
-    accountant = GameAccountant(EACH, Q, HITS)
+    accountant = GameAccountant(0.2, 0.3, 4)
     total = accountant.epsilon(0.2)
-    assert GameAccountant(EACH, Q, 1).epsilon(0.2) < total / 1000, "a generous delta covers the first hit"
+    assert GameAccountant(0.2, 0.3, 1).epsilon(0.2) < total / 1000, "a generous delta covers the first hit"
     assert accountant.epsilon_after_hits(total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-5)
     lower = accountant.epsilon(1e-6) * (1 - 1e-8)
     assert lower * (1 - 1e-6) < max(accountant.epsilon_after_hits(lower, 1e-6)) <= lower
+    for found in (
+        accountant.epsilon_after_hits(6, 1e-6),
+        calibrate_threshold_monitor(2.0, 1e-6, 4).epsilon_after_hits(2, 1e-6),
+    ):
+        assert found[0] % 1 > 0, "an epsilon without a fraction drops none of theirs"

@@ -5,14 +5,8 @@ import math
 
 import pytest
 
-from dp_transforms.accounting.discrete_laplace_law import (
-    capped_sum_tail_integer,
-    capped_sum_upper_tail,
-)
-from dp_transforms.accounting.kms21_accountant import (
-    ThresholdMonitorAccountant,
-    calibrate_threshold_monitor,
-)
+from dp_transforms.accounting.discrete_laplace_law import capped_sum_tail_integer, capped_sum_upper_tail
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 
 Decimal = decimal.Decimal
 
@@ -42,11 +36,8 @@ def decimal_tail(wide, narrow, cap, margin):
     ("wide", "narrow", "cap", "margins"),
     [
         (1 / 9000, 1 / 131.5, 900, (-4000, 0, 900, 40_000)),
-        *(
-            (wide, narrow, cap, (-60, -1, 0, 1, cap, cap + 1, 33))
-            for wide in (0.25, 2.0)
-            for narrow, cap in ((0.25, 0), (1.7, 7))
-        ),
+        (0.25, 1.7, 7, (-60, -1, 0, 1, 7, 8, 33)),
+        (2.0, 0.25, 0, (-60, -1, 0, 1, 33)),
     ],
 )
 def test_the_tail_is_the_sum_over_all_pairs_to_the_last_unit(wide, narrow, cap, margins):
@@ -78,13 +69,10 @@ def test_the_conditions_are_no_weaker_than_the_proof_needs(grid, shift):
             ThresholdMonitorAccountant(**numbers(*refused), grid=grid, hits=1)
 
 
-def paper_scale(shift):
-    """10 D of [KMS21], a function of e / ln(1/d) only."""
-    return 10 / shift * math.log(1 / shift)
-
-
 def direct_scale(epsilon, delta, hits):
-    return paper_scale(epsilon / (75 * (hits + 1) + 25 * math.log(3 / delta)))
+    """10 D of [KMS21], a function of e / ln(1/d) only."""
+    shift = epsilon / (75 * (hits + 1) + 25 * math.log(3 / delta))
+    return 10 / shift * math.log(1 / shift)
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "hits"), [(1, 1e-6, 1), (2, 1e-9, 300), (8, 1e-9, 4000)])
@@ -104,12 +92,11 @@ def test_calibration_takes_no_more_noise_than_it_needs(epsilon, delta, hits):
 @pytest.mark.parametrize("hits", [1, 2000])
 def test_the_accountant_is_a_curve_and_its_inverse(hits):
     accountant = calibrate_threshold_monitor(1.0, 1e-6, hits)
-    epsilons = [0.0, 0.2, 0.5, 0.9, 1.0, 1.1, 2.0, 50.0]
-    deltas = [accountant.delta(epsilon) for epsilon in epsilons]
+    deltas = [accountant.delta(epsilon) for epsilon in (0.0, 0.5, 1.0, 1.1, 2.0, 50.0)]
     assert deltas == sorted(deltas, reverse=True)
     assert deltas[0] == 1.0
     assert deltas[-1] < 1e-12
-    for delta in (0.5, 1e-3, 1e-6, 1e-12):
+    for delta in (0.5, 1e-12):
         epsilon = accountant.epsilon(delta)
         assert accountant.delta(epsilon) <= delta < accountant.delta(epsilon * 0.9999)
     figures = accountant.epsilon_after_hits(1.0, 1e-6)

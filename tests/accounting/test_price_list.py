@@ -10,12 +10,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import Published
-from dp_transforms.accounting.price_list import (
-    found_from,
-    make_price_list,
-    order_budget,
-    smallest_open_threshold,
-)
+from dp_transforms.accounting.price_list import found_from, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from tests.reference import prices as price_oracle
 from tests.reference.prices import REFERENCE, delta_of_budget
@@ -141,53 +136,6 @@ def test_a_lone_item_is_named_at_most_with_delta_open(most_tests, delta_open):
     assert max(risk * BUDGET_UNITS / units for risk, units in zip(risks, prices.units, strict=True)) > delta_open
     if (most_tests, delta_open) == (2, 1e-5):  # where the smallest weight binds
         assert likeliest_report(prices, threshold - 1) > delta_open
-
-
-@pytest.mark.parametrize("removed", [False, True])
-@pytest.mark.parametrize("lone", [(0, 1), (1, 0), (1, 1)])
-def test_neighbouring_runs_with_lone_items(removed, lone):
-    """Two looks after each other, some at items that nobody else holds: without the user these are not drawn for.
-
-    All counts and weights, chosen by the first bit: at most delta_tests + delta_open, and more than delta_tests alone
-    pays for if the threshold is half as high.
-    """
-    delta_open = 1e-5
-    prices = list_of_few_tests(2)
-    safe = smallest_open_threshold(prices, delta_open)
-    assert _runs_with_lone_items(prices, safe, lone, removed) <= DELTA + delta_open
-    if not removed:
-        assert _runs_with_lone_items(prices, safe // 2, lone, removed) > DELTA + delta_open
-
-
-def _runs_with_lone_items(prices, threshold, lone, removed):
-    """The largest ``P(S) - e^epsilon Q(S)`` of the real runs: exact, with the probabilities of the four outcomes."""
-    noise = prices.noise
-
-    def options(is_lone):
-        found = []
-        for weight, units in zip(prices.weights, prices.units, strict=True):
-            margins = [threshold] if is_lone else range(-2 * noise.scale, 2 * noise.scale + 1, 2)
-            for margin in margins:
-                with_user = np.array([float(p) for p in price_oracle.bit(noise.shape, noise.scale, margin - weight)])
-                without = np.array([float(p) for p in price_oracle.bit(noise.shape, noise.scale, margin)])
-                found.append((units, with_user, np.array([0.0, 1.0]) if is_lone else without))
-        return found
-
-    first, second = (options(is_lone) for is_lone in lone)
-    left = {units: [o for o in second if o[0] <= BUDGET_UNITS - units] for units in prices.units}
-    best = 0.0
-    for units, *worlds in first:
-        p, q = worlds[::-1] if removed else worlds
-        total = 0.0
-        for hit in (0, 1):
-            gain = max(0.0, p[hit] - math.exp(EPSILON) * q[hit])
-            if left[units]:
-                then = np.array([[o[2], o[1]] if removed else [o[1], o[2]] for o in left[units]])
-                gains = np.maximum(0.0, p[hit] * then[:, 0] - math.exp(EPSILON) * q[hit] * then[:, 1])
-                gain = max(gain, float(gains.sum(axis=1).max()))
-            total += gain
-        best = max(best, total)
-    return best
 
 
 def test_found_from_is_the_smallest_number_of_users():

@@ -26,11 +26,8 @@ def test_the_law_of_the_noise_is_that_of_50_digits(shape, scale):
     wanted = [float(price_oracle.mpmath.log(price_oracle.tail(shape, scale, int(m)))) for m in margins]
     assert law.log_tail(margins) == pytest.approx(wanted, rel=1e-12, abs=1e-13)
     low, high = np.array([-2 * scale, -1, 2, 4 * scale]), np.array([1 - scale, 3, 4, 5 * scale])
-    masses = [
-        float(price_oracle.mpmath.log(price_oracle.between(shape, scale, int(a), int(b))))
-        for a, b in zip(low, high, strict=True)
-    ]
-    assert law.log_mass(low, high) == pytest.approx(masses, rel=1e-11, abs=1e-12)
+    masses = [price_oracle.between(shape, scale, *map(int, ends)) for ends in zip(low, high, strict=True)]
+    assert np.exp(law.log_mass(low, high)) == pytest.approx([*map(float, masses)], rel=1e-11, abs=0)
     assert law.log_tail(np.array([reach + 1, -reach])).tolist() == [-math.inf, 0.0]
 
 
@@ -49,14 +46,6 @@ def test_the_worst_count_is_that_of_all_counts(shape, order, weight):
     price = level_price(noise, order, weight, spacing)
     assert test.divergence < of_levels.divergence <= price
     assert of_levels.divergence == pytest.approx(price, rel=1e-3)
-
-
-def test_outcomes_have_the_mass_of_the_whole_in_both_worlds():
-    law = NoiseLaw(2.5, 40, 300)
-    logs = LevelsLaw(law, [0, 150, 300]).log_masses(np.arange(-500, 280), 9)
-    for side in logs:
-        assert np.exp(side).sum(axis=0) == pytest.approx(np.ones(780), abs=1e-12)
-    assert ((logs[0] == -math.inf) == (logs[1] == -math.inf)).all()
 
 
 @pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
@@ -112,13 +101,8 @@ def test_a_sound_plan_with_a_price_list_for_each_round_passes(changed):
 # Planted faults: each is found by one check, and where that is weakened the test of the fault fails
 # ---------------------------------------------------------------------------------------------------------------------
 
-CHECKS = PRICE, BUDGET, MOST, ALONE, TOGETHER = (
-    "but its price is",
-    "a full budget of",
-    "a user budget pays for",
-    "holds alone",
-    "together they come to",
-)
+PRICE, BUDGET, MOST = "but its price is", "a full budget of", "a user budget pays for"
+ALONE, TOGETHER = "holds alone", "together they come to"
 
 
 def price_of_a_smaller_weight(mechanism, claim):
@@ -210,9 +194,6 @@ def in_round(number, fault):
         (plan_in_rounds, lower_threshold(600), {ALONE}),
         (plan_in_rounds, rounds_that_cost(0.1, 0.2, 0.3, 0.5), {BUDGET, MOST}),
         (plan_in_rounds, rounds_that_cost(0.3, 0.1, 0.1, 0.5), {ALONE}),
-        (plan_in_rounds, rounds_that_cost(1, 1, 1, 1), {BUDGET, MOST, ALONE}),
-        (plan_with_shapes, lower_threshold(600), {ALONE}),
-        (plan_with_shapes, in_round(1, price_of_a_smaller_weight), {PRICE}),
         (plan_with_shapes, in_round(3, price_of_a_smaller_weight), {PRICE}),
         (plan_with_shapes, in_round(3, narrow_levels), {PRICE}),
         (plan_with_shapes, in_round(3, rounds_that_cost(1)), {BUDGET, MOST}),
@@ -220,7 +201,11 @@ def in_round(number, fault):
 )
 def test_a_planted_fault_is_found_by_its_check(make, fault, found_by):
     violations = " ".join(audit_contributions(*fault(*mechanism_and_claim(make()))).violations)
-    assert found_by <= {check for check in CHECKS if check in violations} <= found_by | {TOGETHER}
+    assert (
+        found_by
+        <= {check for check in (PRICE, BUDGET, MOST, ALONE, TOGETHER) if check in violations}
+        <= found_by | {TOGETHER}
+    )
 
 
 def test_prices_that_stop_at_a_finite_tail_are_found():

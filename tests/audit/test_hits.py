@@ -3,13 +3,10 @@ and above them wherever a fault is planted."""
 
 import dataclasses
 import functools
-import itertools
 import math
 
 import pytest
 
-from dp_transforms.accounting.charging_game import between_probability, charging_game_delta
-from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.audit.hits import (
     HitsClaim,
     Mechanism,
@@ -30,10 +27,6 @@ from tests.privacy.exact_hits import settings_for
 
 MODES = ["hits", "hits-with-counts"]
 EPSILON = 0.7  # of a query
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The law of a query
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def by_definition(zone_width, distance, epsilon=EPSILON, reach=80):
@@ -87,9 +80,8 @@ def test_results_of_a_query_are_those_of_the_real_monitor(mode):
 
 def test_masses_far_out_keep_their_digits():
     """Where a difference of two tails would be 0."""
-    assert laplace_mass(0.5, 200, 201, 0) == pytest.approx(
-        laplace_probability(0.5, 200) + laplace_probability(0.5, 201), rel=1e-12
-    )
+    both = laplace_probability(0.5, 200) + laplace_probability(0.5, 201)
+    assert laplace_mass(0.5, 200, 201, 0) == pytest.approx(both, rel=1e-12)
     assert laplace_mass(0.5, None, -300, 0) == pytest.approx(math.exp(-150) / (1 + math.exp(-0.5)), rel=1e-12)
     assert laplace_mass(0.5, 3, 2, 0) == 0
 
@@ -102,11 +94,6 @@ def test_lone_items_by_the_definition():
     assert lone_delta(dataclasses.replace(mechanism, tests_lone_items=False), 30) == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The adversary
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def best_by_force(by_distance, hits, windows, epsilon, adds_user, p=1.0, q=1.0):
     """The value of a state of the adversary, by trying every distance, and every one after every result of it."""
     first, second = (p, q) if adds_user else (q, p)
@@ -114,19 +101,11 @@ def best_by_force(by_distance, hits, windows, epsilon, adds_user, p=1.0, q=1.0):
     if not hits or not windows:
         return best
     for results in by_distance:
-        after = (
-            best_by_force(
-                by_distance,
-                hits - result.charged,
-                windows - 1,
-                epsilon,
-                adds_user,
-                p * result.with_user,
-                q * result.without_user,
-            )
-            for result in results
-        )
-        best = max(best, sum(after))
+        after = 0.0
+        for result in results:
+            rest = hits - result.charged, windows - 1, epsilon, adds_user
+            after += best_by_force(by_distance, *rest, p * result.with_user, q * result.without_user)
+        best = max(best, after)
     return best
 
 
@@ -155,7 +134,7 @@ def test_two_distances_are_as_bad_as_all(zone_width, hits, adds_user):
 
 
 @pytest.mark.parametrize("zone_width", [0, 12])
-@pytest.mark.parametrize(("hits", "windows", "items"), [(1, 9, 1), (3, 60, 1), (3, 7, 4), (2, 1, 5)])
+@pytest.mark.parametrize(("hits", "windows", "items"), [(3, 60, 1), (3, 7, 4)])
 @pytest.mark.parametrize("adds_user", [True, False])
 def test_the_adversary_of_the_audit_is_the_general_one(zone_width, hits, windows, items, adds_user):
     law = ThresholdLaw(0.2, zone_width)
@@ -168,38 +147,10 @@ def test_the_adversary_of_the_audit_is_the_general_one(zone_width, hits, windows
         assert found == pytest.approx(curve.deltas[0], rel=1e-12, abs=1e-18)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_never_above_the_game_and_sometimes_close(mode):
-    """On a grid of noises, hits and epsilons, in both directions: the claims of the default accountant."""
-    ratios = []
-    for epsilon_per_query, hits in ((0.02, 20), (0.1, 1), (0.1, 5), (0.5, 2), (1.5, 3)):
-        width = math.ceil(2 / epsilon_per_query) if mode == "hits" else 0
-        q = between_probability(epsilon_per_query, width) if width else not_prior_probability(epsilon_per_query)
-        mechanism = Mechanism(ThresholdLaw(epsilon_per_query, width), 10**6, hits, 10**6, 1)
-        for epsilon, adds_user in itertools.product((2 * epsilon_per_query, 0.7, 2.0), (True, False)):
-            found = best_delta(mechanism, epsilon, default_rounds(mechanism), 1, adds_user)
-            claimed = charging_game_delta(epsilon_per_query, q, hits, epsilon)
-            assert found <= claimed
-            ratios.append(found / claimed)
-    assert max(ratios) > (0.999 if mode == "hits" else 0.75)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans, and faults in them
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def plan_of(mode="hits", hits=None, epsilon=1.0):
-    return plan_of_mode(
-        mode,
-        epsilon=epsilon,
-        delta=1e-6,
-        schedule=WindowSchedule.fixed(0, 300 * 60, 60),
-        hits_per_user=hits,
-        max_items_per_user=2,
-        max_users=10_000,
-    )
+    budget = {"epsilon": epsilon, "delta": 1e-6, "schedule": WindowSchedule.fixed(0, 300 * 60, 60)}
+    return plan_of_mode(mode, **budget, hits_per_user=hits, max_items_per_user=2, max_users=10_000)
 
 
 @functools.cache
@@ -256,9 +207,7 @@ def test_in_a_short_run_the_adversary_uses_several_items_of_a_window():
         assert side.attained < (1 - 1e-4) * side.ceiling
         assert not side.is_settled
     assert best_delta(mechanism, 2.0, 12, 3, False) < 0.01 * audit.removing.attained, "a run that is half as long"
-    assert audited(short_plan("hits-with-counts")).removing.is_settled, (
-        "there is one distance: nothing to look back for"
-    )
+    assert audited(short_plan("hits-with-counts")).removing.is_settled, "with one distance"
 
 
 @pytest.mark.parametrize(("mode", "least"), [("hits", 0.99), ("hits-with-counts", 0.7)])
@@ -274,16 +223,6 @@ def test_each_running_figure_that_is_a_little_less_is_flagged(mode, least):
         wrong = dataclasses.replace(claim, epsilon_after_hits=tuple(figures))
         (violation,) = audit_hits(mechanism, wrong).violations
         assert f"cut at {figure.hits} hits" in violation
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_half_the_noise_is_flagged_in_each_part(mode):
-    plan = plan_of(mode, 3)
-    audit = audited(plan, law=with_less_noise(plan, 2))
-    assert audit.worst.attained > 10 * plan.shares.paid
-    text = "; ".join(audit.violations)
-    for part in ("adding" if mode == "hits" else "removing", "charged results", "cut at 1 hits"):
-        assert part in text
 
 
 SMALL, COUNTS = functools.partial(plan_of, "hits", 3), functools.partial(plan_of, "hits-with-counts", 3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.core.event_batch import EventBatch, are_ids, concatenate
+from dp_transforms.core.event_batch import EventBatch, concatenate
 from dp_transforms.core.randomness import IdHasher
 
 TIMES = np.array([1, 2, 3], dtype=np.int64)
@@ -19,14 +19,11 @@ IDS = pa.array(["a", "b", "a"]).dictionary_encode()
     "column",
     [
         pa.array(["7", "8", "7"]),
-        pa.array(["7", "8", "7"], pa.large_string()),
         pa.array(["7", "8", "7"], pa.large_string()).dictionary_encode(),
         pa.array(["7", "8", "7"], pa.string_view()),
         pa.array([7, 8, 7], pa.uint16()),
         pa.chunked_array([pa.array([7]), pa.array([8, 7])]),
-        pa.chunked_array([], pa.string()),
         pa.nulls(0),
-        [],
         ["7", "8", "7"],
         np.array([7, 8, 7]),
     ],
@@ -49,7 +46,6 @@ def test_uuids_are_their_texts(made):
     ("column", "named"),
     [
         (pa.array(["a", "b", "a"], pa.large_string()).dictionary_encode(), "user must be dictionary.*of_columns"),
-        (pa.array(["a", "b", "a"]), "user must be dictionary"),
         (pa.array(["a", None, "a"]).dictionary_encode(), "none of them null"),
         (pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["a", None])), "none of them null"),
         (pa.array(["a", "", "a"]).dictionary_encode(), "1 to 16,384 bytes"),
@@ -77,25 +73,19 @@ def test_times_and_types_are_checked():
             EventBatch.of_columns(wrong, IDS, TIMES)
     with pytest.raises(ValueError, match="none of them null"):
         EventBatch.of_columns(pa.nulls(3), IDS, TIMES)
-    assert [are_ids(pa.array(ids)) for ids in (["a"], ["a", ""], ["x" * 16_385])] == [True, False, False]
     with pytest.raises(ValueError, match="ids must be a string array without nulls"):
         IdHasher(b"k" * 32)(pa.array(["a"], pa.large_string()))
-
-
-def test_bytes_come_back_and_other_bytes_are_refused():
-    batch = EventBatch(IDS, IDS, TIMES)
-    copy = EventBatch.from_bytes(batch.to_bytes())
-    assert (copy.user.to_pylist(), copy.time_micros.tolist()) == (["a", "b", "a"], [1, 2, 3])
-    data = batch.to_bytes()
-    for wrong in (b"", b"x" * 100, data[: len(data) // 2]):
-        with pytest.raises(ValueError, match="EventBatch"):
-            EventBatch.from_bytes(wrong)
 
 
 @given(data=st.data())
 def test_bytes_that_an_engine_hands_back_changed_are_refused_or_a_batch(data):
     """Whichever byte it is: no error but a ValueError, and what is read can be used."""
     packed = EventBatch(IDS, IDS, TIMES).to_bytes()
+    copy = EventBatch.from_bytes(packed)
+    assert (copy.user.to_pylist(), copy.time_micros.tolist()) == (["a", "b", "a"], [1, 2, 3])
+    for wrong in (b"", b"x" * 100, packed[: len(packed) // 2]):
+        with pytest.raises(ValueError, match="EventBatch"):
+            EventBatch.from_bytes(wrong)
     at, new = data.draw(st.integers(0, len(packed) - 1)), data.draw(st.binary(min_size=1, max_size=9))
     try:
         found = EventBatch.from_bytes(packed[:at] + new + packed[at + len(new) :])

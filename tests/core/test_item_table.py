@@ -1,4 +1,4 @@
-"""Tables of items, items that nobody holds, and rows sorted together."""
+"""Tables of items, and rows sorted together."""
 
 import itertools
 
@@ -12,9 +12,6 @@ from dp_transforms.core import columns as packed_columns
 from dp_transforms.core import item_table
 from dp_transforms.core.columns import order_in_groups, sort_distinct
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.public_items import EmptyItems
-from tests.helpers.core_runs import monitor_settings
-from tests.helpers.small_runs import SECRET
 
 WORD = st.sampled_from([0, 1, 5, 2**63, 2**63 + 1, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 HASHES = st.lists(st.tuples(WORD, WORD), max_size=20)
@@ -86,29 +83,6 @@ def test_more_than_4_gb_of_labels_are_packed_with_wide_offsets():
     assert content(ItemTable.from_arrays(hashes, offsets.astype(np.int64), text)) == [((1, 2), "1-2")]
 
 
-# What `ItemHolders` hold, in plain lists.
-
-
-@pytest.mark.parametrize("share", [2e-4, 0.3])
-def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(share):
-    """Two slices and a bit: 65,536 windows are drawn at once."""
-    size, horizon = 5, 2 * 65_536 + 10 if share < 0.1 else 200
-    uniforms = monitor_settings().stream_keys(SECRET).empty_item_uniforms()
-    draws = EmptyItems(range(size), int(share * 2**53) << 75, uniforms)
-    found = dict(draws.by_window(horizon))
-    assert list(found) == sorted(found)
-    assert len(list(draws.by_window(horizon))) == len(found)
-    looked_at = {*list(found)[:50], *list(found)[-50:], 0, 65_535, 65_536, horizon - 1}
-    for window in (window for window in looked_at if window < horizon):
-        alone = [(at, items.tolist()) for at, items in draws.by_window(window + 1, window)]
-        assert alone == ([(window, found[window].tolist())] if window in found else [])
-    assert max(found) > horizon * 0.9
-    # Each window has some with probability 1 - (1 - share)^5; off by eight deviations in fewer than 1e-14 of all keys.
-    expected = horizon * (1 - (1 - share) ** size)
-    assert abs(len(found) - expected) < 8 * expected**0.5
-    assert list(EmptyItems(range(size), 0, uniforms).by_window(9)) == []
-
-
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["as one integer", "column by column"])
 @given(
     parts=st.lists(st.lists(st.tuples(st.integers(0, 2**30), st.integers(0, 4)), max_size=20), min_size=1, max_size=3)
@@ -122,9 +96,7 @@ def test_distinct_rows_of_several_tables_are_in_order(limit, parts):
 
 
 SPREAD = st.integers(0, 2**64 - 1)
-ALIKE = st.integers(0, 63).map(
-    lambda last: (1 << 63) + last
-)  # apart in the last bits alone, where a position takes place
+ALIKE = st.integers(0, 63).map((1 << 63).__add__)  # apart in the last bits alone, where a code takes place
 
 
 @given(rows=st.lists(st.tuples(st.integers(0, 5) | st.integers(0, 2**40), SPREAD | ALIKE, SPREAD), max_size=40))

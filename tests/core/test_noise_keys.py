@@ -1,4 +1,7 @@
-"""No two draws of a run share a key: over purpose, secret, run, plan, stream, threshold, part, window and number."""
+"""No two draws of a run share a key: over purpose, secret, run, plan, stream, threshold, part, window and number.
+
+What each key is made of: test_randomness.py.
+"""
 
 from __future__ import annotations
 
@@ -39,41 +42,18 @@ def contexts() -> Iterator[tuple[bytes, dict[str, str | int]]]:
         yield secret, dict(zip(CONTEXTS, values, strict=True))
 
 
-def derived(monkeypatch: pytest.MonkeyPatch, names: dict[str, int]) -> dict[tuple[object, ...], bytes]:
-    """The key of each function, by all that it may depend on."""
-    seen: list[bytes] = []
+def test_no_two_draws_have_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {name: count for name, count in keyed_functions().items() if name not in CHOICES}
+    assert {"pass_uniforms", "window_uniforms", "round_uniforms", "block_uniforms"} <= names.keys()
+    derived: list[bytes] = []
     derive = randomness.derive_key
-    monkeypatch.setattr(randomness, "derive_key", lambda *parts: seen.append(derive(*parts)) or seen[-1])
-    keys = {}
+    monkeypatch.setattr(randomness, "derive_key", lambda *parts: derived.append(derive(*parts)) or derived[-1])
+    keys = []
     for secret, context in contexts():
         of_run = StreamKeys(secret, **context)
         for name, arguments in names.items():
             for numbers in itertools.product(NUMBERS, repeat=arguments):
-                seen.clear()
+                derived.clear()
                 getattr(of_run, name)(*numbers)
-                (keys[name, secret, *context.values(), numbers],) = seen
-    return keys
-
-
-def test_no_two_draws_have_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {name: count for name, count in keyed_functions().items() if name not in CHOICES}
-    assert {"pass_uniforms", "window_uniforms", "round_uniforms", "block_uniforms"} <= names.keys()
-    keys = derived(monkeypatch, names)
-    assert len(set(keys.values())) == len(keys) > 3_000
-
-
-def test_choices_of_items_depend_on_secret_stream_and_window_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = derived(monkeypatch, {name: count for name, count in keyed_functions().items() if name in CHOICES})
-    by_use: dict[tuple[object, ...], set[bytes]] = {}
-    for (name, secret, _, _, stream, _, _, numbers), key in keys.items():
-        by_use.setdefault((name, secret, stream, numbers), set()).add(key)
-    assert all(len(found) == 1 for found in by_use.values())
-    assert len({key for (key,) in by_use.values()}) == len(by_use)
-
-
-def test_ids_and_digests_have_keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bytes] = []
-    derive = randomness.derive_key
-    monkeypatch.setattr(randomness, "derive_key", lambda *parts: seen.append(derive(*parts)) or seen[-1])
-    StreamKeys(SECRETS[0], run_id="run", plan_fingerprint="plan", stream="events", threshold=0)
-    assert len(set(seen)) == len(seen) >= 4
+                keys += derived
+    assert len(set(keys)) == len(keys) > 3_000

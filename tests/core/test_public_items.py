@@ -48,29 +48,18 @@ def fingerprint_of(items):
     return hashlib.sha256(b"".join(len(item).to_bytes(4, "little") for item in encoded) + b"".join(encoded)).hexdigest()
 
 
-def test_the_fingerprint_tells_lists_apart():
-    lists = [["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c", "d"], ["ab", "c\n"]]
-    assert len({PublicItems.of_ids(items).fingerprint for items in lists}) == len(lists)
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
+def test_what_is_no_id_is_refused():
+    for ids, message in (
         ([], "must hold 1 to"),
         ([None, "a"], "none of them missing"),
-        ([""], "1 to 16,384 bytes"),
         (["a", "x" * 20_000], "1 to 16,384 bytes"),
-        ([1.5], "must be text or whole numbers"),
-        (["a", b"\xff"], "must be text or whole numbers"),
         (pa.array([True]), "must be text or whole numbers"),
         ([True, "a"], "must be one column of text"),
-    ],
-)
-def test_what_is_no_id_is_refused(ids, message):
-    with pytest.raises(ValueError, match=message):
-        PublicItems.of_ids(ids)
+    ):
+        with pytest.raises(ValueError, match=message):
+            PublicItems.of_ids(ids)
     with pytest.raises(ValueError, match=r"none of them missing\. Use PublicItems\.of_ids"):
-        PublicItems(ids)
+        PublicItems(["a"])
 
 
 def test_ids_are_texts_in_the_order_of_their_bytes_whatever_they_were():
@@ -96,8 +85,6 @@ def test_items_that_share_a_high_word_are_told_apart():
     table = ItemTable.with_labels(held, pa.array(list("abcde")))
     asked = {(1, 5): True, (1, 6): False, (7, 0): False, (7, 1): True, (7, 3): True, (7, 9): True, (7, 8): False}
     asked |= {(0, 5): False, (2**64 - 1, 0): True, (2**64 - 1, 1): False, (8, 0): False}
-    for pair in asked:
-        assert table.contains(np.array([pair], dtype=np.uint64)).tolist() == [asked[pair]]
     assert table.contains(np.array(list(asked), dtype=np.uint64)).tolist() == list(asked.values())
 
 
@@ -126,17 +113,13 @@ def test_each_key_has_a_table_of_its_own():
     assert not source.table(keys()).contains(run.hash_items(domain.labels)).any()
 
 
-def test_the_size_that_a_plan_states_is_compared_too(tmp_path):
+def test_the_size_that_a_plan_states_is_compared_too():
     """It enters the share of sampling, the expected false reports and the bound on max_items."""
-    domain, path = PublicItems.of_ids([f"item {number}" for number in range(1000)]), tmp_path / "items.txt"
-    path.write_text("\n".join(domain.labels.to_pylist()))
+    domain = PublicItems.of_ids([f"item {number}" for number in range(1000)])
     plan = plan_of(domain)
-    for size, max_items in ((1, plan.max_items), (1, 1), (999, plan.max_items)):
-        stated = dataclasses.replace(plan.public_items, size=size)
-        tampered = dataclasses.replace(plan, public_items=stated, max_items=max_items)
-        for given in (domain, path):
-            with pytest.raises(ValueError, match=r"the list \(1,000 items\) is not that of the plan"):
-                PublicItemsSource.of_plan(given, tampered)
+    tampered = dataclasses.replace(plan, public_items=dataclasses.replace(plan.public_items, size=999))
+    with pytest.raises(ValueError, match=r"the list \(1,000 items\) is not that of the plan"):
+        PublicItemsSource.of_plan(domain, tampered)
 
 
 def test_a_large_domain_travels_as_a_path(tmp_path):
@@ -152,15 +135,16 @@ def test_a_large_domain_travels_as_a_path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("public_items_of_plan", "domain", "message"),
+    ("of_plan", "given", "message"),
     [
         (None, PublicItems.of_ids(["a"]), "the plan has no public items"),
-        (PublicItems.of_ids(["a"]), None, r"1 public items. Give public_items=PATH"),
-        (PublicItems.of_ids(["a"]), PublicItems.of_ids(["b"]), "is not that of the plan"),
-        (PublicItems.of_ids(["a"]), ["a"], "public_items must be a path or PublicItems, got a list"),
-        (PublicItems.of_ids(["a"]), "no such file", "no such file cannot be read"),
+        (["a"], None, r"1 public items. Give public_items=PATH"),
+        (["a"], PublicItems.of_ids(["b"]), "is not that of the plan"),
+        (["a"], ["a"], "public_items must be a path or PublicItems, got a list"),
+        (["a"], "no such file", "no such file cannot be read"),
     ],
 )
-def test_the_transform_complains_when_it_is_built(public_items_of_plan, domain, message):
+def test_the_transform_complains_when_it_is_built(of_plan, given, message):
+    plan = plan_of(of_plan and PublicItems.of_ids(of_plan))
     with pytest.raises(ValueError, match=message):
-        ShiftingHeavyHitters(plan_of(public_items_of_plan), public_items=domain)
+        ShiftingHeavyHitters(plan, public_items=given)

@@ -1,7 +1,6 @@
 """A replay by hits publishes what the oracle publishes, however it is cut."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,13 +10,11 @@ from tests.helpers.small_runs import SECRET
 from tests.reference.hits import oracle_transcript
 from tests.reference.log import integer_of
 
-DOMAIN = ("i0", "i2", "i3", "i4", *(f"other-{number}" for number in range(50)))
-
 
 @given(
-    log=st.lists(EVENT, min_size=0, max_size=120),
+    log=st.lists(EVENT, max_size=120) | st.integers(0, 99).map(lambda seed: busy_log(seed, 150)),
     mode=st.sampled_from(["hits-with-counts", "hits", "kms21"]),
-    domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
+    domain=st.sampled_from([(), ("c", "b", "nobody's", "0", "", "é"), ("i0", "i2", *map(str, range(50)))]),
     limit=st.sampled_from([1, 3]),
     sliding=st.sampled_from([1, 3]),
     epsilon=st.floats(0.5, 2),
@@ -30,24 +27,6 @@ def test_core_equals_oracle(log, mode, domain, limit, sliding, epsilon, threshol
     chosen = monitor_settings(mode, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
     found = replayed(log, chosen, shards=shards, batch_size=batch_size, domain=domain)
     assert found == oracle_transcript(log, chosen, SECRET, domain).reports
-
-
-@pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "kms21"])
-@pytest.mark.parametrize("domain", [(), DOMAIN])
-def test_core_equals_oracle_on_busy_logs(mode, domain):
-    """Users are bounded, charged, excluded and kept out, and of public items some are published that nobody holds."""
-    transcripts = []
-    for seed, (sliding, limit) in enumerate([(1, 1), (3, 1), (1, 3), (3, 3)]):
-        log = busy_log(seed)
-        chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
-        transcripts.append(oracle_transcript(log, chosen, SECRET, domain))
-        assert replayed(log, chosen, shards=3, batch_size=70, domain=domain) == transcripts[-1].reports
-    assert sum(len(found.reports) for found in transcripts) >= 5
-    assert sum(len(found.bounded) for found in transcripts) >= 50
-    assert sum(found.kept_out for found in transcripts) >= 10
-    zones = {hitter.zone for found in transcripts for report in found.reports for hitter in report.heavy_hitters}
-    assert zones == ({"above", "between"} if mode == "hits" else {None})
-    assert sum(found.false_reports for found in transcripts) >= 4 * bool(domain)
 
 
 def test_digests_are_sums_and_an_empty_group_has_none():

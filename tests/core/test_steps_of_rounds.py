@@ -4,6 +4,7 @@ What users pay in them is in test_payments.py; that all ways to run it publish w
 tests/conformance.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections import Counter
@@ -11,35 +12,28 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dp_transforms import WindowSchedule
 from dp_transforms.core import item_namer
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.named_items import levels_and_sizes
-from dp_transforms.core.planned_run import RunPart
-from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.steps import NameRound, WeighRound
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.plan.records import MOST_ROUNDS, Rounds
 from dp_transforms.plan.rounds import RoundTerms, terms_of_round
 from dp_transforms.reports.report_records import checked_report
-from tests.helpers.core_runs import START
 from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import (
     WINDOWS,
     Run,
-    all_named,
     at,
     busy_log,
     by_cell,
-    calibrated,
     cells_of,
     contributions_of,
     left_out_of,
     named_in_blocks,
     span,
-    state_of,
     trial_with_rounds,
 )
 from tests.helpers.small_runs import SECRET
@@ -50,20 +44,25 @@ PUBLIC = ("topic-0", "topic-3", "odd-2", "odd-3", "nobody's", "nobody else's")
 
 
 @pytest.mark.parametrize(
-    ("seed", "block_seconds", "sliding", "shapes", "public"),
-    [(1, 40, 1, (), ()), (6, 35, 1, (3.5, 2.0, 1.5), PUBLIC), (7, 30, 3, (2.0, 4.0, 3.0), ())],
+    ("seed", "block_seconds", "choices", "public"),
+    [
+        (1, 40, {}, ()),
+        (6, 35, {"shapes": (3.5, 2.0, 1.5)}, PUBLIC),
+        (7, 30, {"shapes": (2.0, 4.0, 3.0), "sliding": 3}, ()),
+        (1, 40, {"percents": (90, 5, 5)}, ()),  # most for round 0
+    ],
 )
-def test_the_steps_name_what_the_reference_says_however_items_are_cut(seed, block_seconds, sliding, shapes, public):
-    choices = {"sliding": sliding, "threshold": 25, "false_names": 40, "shapes": shapes, "public": len(public)}
+def test_the_steps_name_what_the_reference_says_however_items_are_cut(seed, block_seconds, choices, public):
+    choices = {"threshold": 25, "false_names": 40, "public": len(public), **choices}
     trial, log = trial_with_rounds(block_seconds, **choices), busy_log(seed)
     oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET), public)
     expected = oracle.names()
-    assert len(expected) > 20
-    of_blocks = reports_of(oracle.blocks, trial)
+    assert len(expected) > 10
     assert any(entry.nobody for entry in expected), "contributions that nobody makes are drawn for"
-    assert oracle.drawn[0] > oracle.drawn[1] > oracle.drawn[2] > 0
-    assert oracle.shown_more or sliding > 1
+    assert oracle.drawn[0] > oracle.drawn[1] > oracle.drawn[-1] > 0 or "percents" in choices
     assert oracle.left_out
+    of_blocks = reports_of(oracle.blocks, trial)
+    assert [checked_report(report) for report in of_blocks] == of_blocks
     for shards in (1, 3):
         run = Run(log, trial, shards, public=public)
         assert run.reports() == reports_of(expected, trial)
@@ -76,7 +75,7 @@ def test_the_level_of_a_block_is_at_least_1_whatever_shares_are_declared():
     """Also where round 0 has larger weights than all later ones, so that its first boundaries count for less."""
     larger = 0
     for later in range(1, MOST_ROUNDS):
-        for shares in itertools.product((2, 10, 34, 60, 99), repeat=later):  # of what is left
+        for shares in itertools.product((2, 34, 99), repeat=later):  # of what is left
             rounds = Rounds(block_seconds=40, units=units_of_shares(*shares, 100), false_names=0.5)
             trial = dataclasses.replace(trial_with_rounds(), rounds=rounds)
             terms = terms_of_round(trial, 0, 0, WINDOWS)
@@ -85,20 +84,7 @@ def test_the_level_of_a_block_is_at_least_1_whatever_shares_are_declared():
             assert levels[0] >= 1
             assert (np.diff(levels) >= 0).all()
             larger += terms.largest_weight > max(trial.largest_in_rounds[1:])
-    assert larger > 50
-
-
-@pytest.mark.parametrize("percents", [(60, 40), (90, 5, 5)])
-def test_blocks_are_named_where_round_0_has_most_of_a_budget(percents):
-    trial, log = trial_with_rounds(percents=percents, threshold=25, false_names=40), busy_log(1)
-    oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
-    expected = oracle.names()
-    run = Run(log, trial)
-    assert run.reports() == reports_of(expected, trial)
-    found = run.block_reports()
-    assert found == reports_of(oracle.blocks, trial)
-    assert 1 in {hit.level for report in found for hit in report.heavy_hitters}
-    assert [checked_report(report) for report in found] == found
+    assert larger > 10
 
 
 def test_a_round_that_is_not_told_what_is_named_is_refused():
@@ -109,14 +95,6 @@ def test_a_round_that_is_not_told_what_is_named_is_refused():
         assert len(first.process(first.restore([], 0), nothing, span(), Counter())) == 0
         with pytest.raises(ValueError, match="round 3 must be told"):
             last.process(last.restore([], 0), nothing, span(), Counter())
-
-
-def test_each_round_has_noise_of_its_own():
-    """Also with the same holders and weights, and where the number of a block is that of a window."""
-    keys = trial_with_rounds().stream_keys(SECRET)
-    cells = np.array([3]), np.array([[5, 6]], dtype=np.uint64), np.array([[7, 8]], dtype=np.uint64)
-    drawn = [keys.block_uniforms(), *(keys.round_uniforms(number) for number in range(4)), keys.window_uniforms()]
-    assert len({uniforms(*cells).tobytes() for uniforms in drawn}) == len(drawn)
 
 
 def test_a_contribution_is_drawn_for_in_each_round_whether_anybody_makes_it_or_not():
@@ -152,22 +130,6 @@ def test_a_sizing_test_is_drawn_for_whether_anybody_adds_to_the_item_or_not(monk
     assert np.flatnonzero(sized.at_least_users != with_lone.at_least_users).tolist() == [7]
 
 
-def test_thresholds_follow_how_many_are_drawn_for_in_all_shards_and_not_who_holds_them():
-    plan = calibrated()
-    horizon = plan.schedule.horizon
-    thresholds = [terms_of_round(plan, 1, drawn, horizon).threshold for drawn in (0, 10, 75, 76, 1000)]
-    assert thresholds[0] == thresholds[2] < thresholds[3] < thresholds[4]
-    trial = trial_with_rounds(false_names=2)
-    in_block = named_in_blocks(trial, [str(number) for number in range(2000)])
-    crowd = [(f"user-{number}", str(item), at(item % 4)) for number in range(9) for item in range(0, 400, 10)]
-    for log in ([], crowd):
-        whole, cut = (Run(log, trial, shards, told_blocks=in_block).rounds[1] for shards in (1, 4))
-        assert whole.drawn == cut.drawn == 8000
-        assert set(cells_of(whole.found)) == set(cells_of(cut.found))
-        sums = by_cell(whole.sums)
-        assert sum(cell not in sums for cell in cells_of(whole.found)) <= 8  # at most 2 are expected
-
-
 def test_a_sum_of_what_is_not_drawn_for_is_refused():
     """Else a lone holder would be tested at a low threshold."""
     trial = trial_with_rounds()
@@ -192,36 +154,11 @@ def test_a_sum_of_what_is_not_drawn_for_is_refused():
             name.process(None, added, span(), Counter(), *earlier)
 
 
-@pytest.mark.parametrize("ends", [(4,), (3, 5, 10)])
-def test_all_parts_together_spend_one_budget_of_each_round(tmp_path, ends):
-    """At the pace of the user, and all of it in the end."""
-    trial = trial_with_rounds(4 * 86_400)
-    days = WindowSchedule.fixed(START, START + WINDOWS * 86_400, 86_400)
-    trial = dataclasses.replace(trial, schedule=days)
-    log = [("user", item, (START + day * 86_400) * 1_000_000) for item in "abc" for day in range(WINDOWS)]
-    price = dict(zip(trial.contributions.weights, trial.contributions.units, strict=True))
-    spent, stored, first = [], [], 0
-    for end in (*ends, WINDOWS):
-        named = all_named(Run(log, trial, part=RunPart(first, end)).rounds[0].sums)
-        run = Run(log, trial, part=state_of(tmp_path / str(first), stored, first, end), told_blocks=named)
-        spent.append([sum(price[weight] for weight in of_round.sums.sums.tolist()) for of_round in run.rounds])
-        stored += run.stored
-        first = end
-    assert min(spent[0][3], spent[1][3]) > 0
-    for units, of_parts in zip(trial.rounds.units, zip(*spent, strict=True), strict=True):
-        assert 0.7 * units < sum(of_parts) <= units
-
-
-def test_a_budget_with_more_than_that_of_its_round_is_refused(tmp_path):
+def test_a_budget_with_more_than_that_of_its_round_is_refused():
     trial = trial_with_rounds()
     one, none = np.array([1], dtype=np.uint32), np.array([0], dtype=np.uint32)
     entries = BudgetEntries(one.astype(np.uint64), np.array([trial.rounds.units[2]]), one, none)
     for number, is_sound in enumerate((True, False, True, True)):
-        part = state_of(tmp_path / str(number), [(Kind.budgets_of_round(number), entries.to_bytes())], 4, WINDOWS)
         weigh = WeighRound(trial, trial.stream_keys(SECRET), None, number)
-        entries_of_part = part.entries(Kind.budgets_of_round(number))
-        if is_sound:
-            weigh.restore(entries_of_part, 4)
-            continue
-        with pytest.raises(ValueError, match="damaged"):
-            weigh.restore(entries_of_part, 4)
+        with contextlib.nullcontext() if is_sound else pytest.raises(ValueError, match="damaged"):
+            weigh.restore([entries], 4)

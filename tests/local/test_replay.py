@@ -3,7 +3,7 @@
 import pytest
 
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.core.operator_counts import CONTRIBUTIONS_UNPAID, EVENTS_OUTSIDE_RANGE
+from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.steps import stages_of
 from dp_transforms.local.pool import ProcessPool, ThisProcess
@@ -26,18 +26,6 @@ def test_worker_processes_take_a_part_as_this_one_does(tmp_path):
             parts.take(4, log)
             parts.take(12, log, workers=workers)
     assert there.states[-1].read_bytes() == here.states[-1].read_bytes()
-
-
-def test_who_comes_back_has_what_was_left(tmp_path):
-    """One user with all its budget spent in the first part; the same events in a later one pay for nothing."""
-    plan = small_looks_plan(12, most_tests=4)
-    heavy = [("heavy", f"item-{number}", (START + 1) * MICROS) for number in range(40)]
-    parts = Parts(tmp_path / "run", plan)
-    parts.take(3, heavy)
-    assert 0 < parts.counts[CONTRIBUTIONS_UNPAID] < 40
-    parts.take(6, [])
-    parts.take(12, [(user, item, time + 600 * MICROS) for user, item, time in heavy])
-    assert parts.counts[CONTRIBUTIONS_UNPAID] == 40
 
 
 def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):

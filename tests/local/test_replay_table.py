@@ -24,10 +24,7 @@ from tests.helpers.small_runs import drawn_as, key_file
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = {"user": "who", "item": "what", "time": "when"}
 MODES = {"looks": {"usual_contributions": (1, 10), "most_contributions": 20}, "hits-with-counts": {"hits_per_user": 5}}
-KINDS = (
-    *("pandas", "pandas categories", "polars", "pyarrow", "batches", "list of batches"),
-    *("list of tables", "duckdb"),
-)
+KINDS = ("pandas", "pandas categories", "polars", "batches", "list of tables", "duckdb")
 
 
 def log():
@@ -44,10 +41,8 @@ def log():
 
 
 def as_kind(kind, table):
-    if kind == "list of batches":
-        return table.to_batches(max_chunksize=1000)
     if kind == "list of tables":
-        return table.slice(0, 1000), table.slice(1000, 500).to_pandas(), table.slice(1500)
+        return table.slice(0, 1000), table.slice(1000, 500).to_pandas(), *table.slice(1500).to_batches()
     library = pytest.importorskip(kind.split()[0]) if kind != "batches" else None
     if kind == "duckdb":
         return library.connect().from_arrow(table)
@@ -55,8 +50,6 @@ def as_kind(kind, table):
         return library.from_arrow(table).with_columns(library.col("what").cast(library.Categorical))
     if kind == "batches":
         return pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=1000))
-    if kind == "pyarrow":
-        return table
     frame = table.to_pandas()
     frame["unlike"] = [{"a": 1} if row % 2 else "text" for row in range(len(frame))]  # no column of Arrow
     return frame.astype({"what": "category", "who": "category"}) if kind == "pandas categories" else frame
@@ -70,10 +63,8 @@ def folder(tmp_path_factory):
     for mode in MODES:
         (made / f"{mode}.json").write_text(plan_of(mode).to_json())
         words = [word for name, column in COLUMNS.items() for word in (f"--{name}-field", column)]
-        out = ("--output", f"{mode}.avro", "--dead-letter", f"{mode}.jsonl")
-        done = shh(
-            "replay", "log.parquet", *words, "--plan", f"{mode}.json", "--noise-key-file", "noise.key", *out, cwd=made
-        )
+        words += ["--plan", f"{mode}.json", "--output", f"{mode}.avro", "--dead-letter", f"{mode}.jsonl"]
+        done = shh("replay", "log.parquet", *words, "--noise-key-file", "noise.key", cwd=made)
         assert done.returncode == 0, done.stderr
     return made
 
@@ -120,25 +111,19 @@ def mixed():
     return pandas.DataFrame({"user": ["secret cell", 1], "item": ["a", "b"], "timestamp": ["2026-01-01"] * 2})
 
 
+def with_time(*times):
+    return lambda: table(timestamp=times)
+
+
 @pytest.mark.parametrize(
     ("made", "more", "said"),
     [
         (table, {"user": "uid"}, "no field 'uid'; its fields are: user, item, timestamp. Name one with user="),
         (lambda: table(user=[0.5, 1.0]), {}, "the field 'user' has type double; an id must be text or a whole number"),
-        (
-            lambda: table(timestamp=[7, 8]),
-            {},
-            "numbers without a unit. Give the unit with time_unit= s, ms or us",
-        ),
+        (with_time(7, 8), {}, "numbers without a unit. Give the unit with time_unit= s, ms or us"),
         (mixed, {}, "its rows cannot be read .*values of one type"),
         (lambda: "clicks.csv", {}, "a str is no table that can be read. Give a DataFrame of pandas"),
-        (lambda: table(user=pa.nulls(2, pa.int64())), {}, r"2 of 2 rows cannot be read \(missing user: 2\); no report"),
-        (
-            lambda: table(timestamp=[datetime.datetime(2025, 1, 1)] * 2),
-            {},
-            "2 of 2 rows are outside .*nothing is",
-        ),
-        (lambda: table().slice(2), {}, "no event is in the range: the table has no rows"),
+        (with_time(*[datetime.datetime(2025, 1, 1)] * 2), {}, "2 of 2 rows are outside .*nothing is"),
         (table, {"public_items": "items.txt"}, "public_items"),
     ],
 )
@@ -155,17 +140,13 @@ def nothing_of(kind):
         return table().slice(2).to_batches()
     if kind == "a header alone":
         return pa.csv.read_csv(io.BytesIO(b"user,item,timestamp\n"))
-    library = pytest.importorskip(kind.split()[0])
-    if kind == "polars":
-        return library.DataFrame({"user": [], "item": [], "timestamp": []})
-    frame = library.DataFrame({"user": ["u"], "item": ["i"], "timestamp": ["2026-01-01"]}).iloc[:0]
-    return frame.astype("category") if kind == "pandas categories" else frame
+    frame = pytest.importorskip("pandas").DataFrame({"user": ["u"], "item": ["i"], "timestamp": ["2026-01-01"]})
+    return frame.iloc[:0].astype("category")
 
 
-@pytest.mark.parametrize("kind", ["pandas", "pandas categories", "polars", "a header alone", "no batch"])
+@pytest.mark.parametrize("kind", ["pandas categories", "a header alone", "no batch"])
 def test_no_rows_of_any_type_are_no_rows(kind):
-    report = replay(nothing_of(kind), plan_of("looks"), allow_empty=True)
-    assert len(report) == 0
+    assert len(replay(nothing_of(kind), plan_of("looks"), allow_empty=True)) == 0
     with pytest.raises(ValueError, match="no event is in the range: the table has no rows"):
         replay(nothing_of(kind), plan_of("looks"))
 

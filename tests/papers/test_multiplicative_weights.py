@@ -48,8 +48,7 @@ def _share(query, histogram):
     return query.answer(histogram) / query.grid / RECORDS
 
 
-@pytest.mark.parametrize("grid", [1, 8])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("grid", "seed"), [(1, 0), (8, 1)])
 def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid, seed):
     """The deterministic half of Theorem 5: comparisons are right up to accuracy / 4, values up to 3/4 of it. The
     adversary knows the data, and asks the worst query next."""
@@ -68,8 +67,7 @@ def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid, 
     assert not online.halted
 
 
-@pytest.mark.parametrize("grid", [1, 8])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("grid", "seed"), [(1, 0), (8, 1)])
 def test_the_released_distribution_is_accurate_whatever_the_noise_within_its_bounds(grid, seed):
     random, histogram, queries, most = _log(seed, grid)
     offline = OfflineMultiplicativeWeights(
@@ -155,9 +153,6 @@ def test_the_declared_number_of_records_is_not_compared_with_the_data():
     assert online.ask(query) == (1.0, True)
     small = SmallDatabase([5000, 0], [query], records=1000, size=2, epsilon=1.0, noise=Given())
     assert small.release().shares.tolist() == [1.0, 0.0]
-    OfflineMultiplicativeWeights(
-        [5000, 0], [query], records=1000, epsilon_per_call=1.0, accuracy=0.2, noise=Given()
-    ).release()
 
 
 def test_how_many_records_a_learner_needs_by_hand():

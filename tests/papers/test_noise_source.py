@@ -3,6 +3,9 @@ key (fixed here), and have a twin that they must reject."""
 
 import collections
 import copy
+import functools
+import itertools
+import math
 import os
 import pickle
 import threading
@@ -12,11 +15,11 @@ import warnings
 import numpy as np
 import pytest
 
+from dp_transforms.core.randomness import BlockFunction, derive_key
 from dp_transforms.papers.noise_source import SecretNoise
 from tests.helpers.sampling_checks import laplace_rejects
 
 KEY = bytes(range(32))
-OTHER = bytes(range(1, 33))
 WIDE = 1 / 1000  # drawn from two short tables
 
 
@@ -25,12 +28,10 @@ class FixedUniforms(SecretNoise):
 
     def __init__(self, *uniforms):
         super().__init__(KEY)
-        self._given = list(uniforms)
+        self._given = iter(uniforms)
 
     def uniforms(self, count):
-        taken, self._given = self._given[:count], self._given[count:]
-        assert len(taken) == count, "more uniforms were asked for than given"
-        return np.array([divmod(uniform, 1 << 64) for uniform in taken], dtype=np.uint64).reshape(-1, 2)
+        return np.array([divmod(next(self._given), 1 << 64) for _ in range(count)], dtype=np.uint64).reshape(-1, 2)
 
 
 def some_of_each(noise):
@@ -43,10 +44,25 @@ def some_of_each(noise):
     ]
 
 
-def test_a_key_fixes_all_draws_and_another_key_or_none_gives_others():
-    assert some_of_each(SecretNoise(KEY)) == some_of_each(SecretNoise(KEY))
-    last = [some_of_each(noise)[-20:] for noise in (SecretNoise(KEY), SecretNoise(OTHER), SecretNoise(), SecretNoise())]
-    assert len({uniform for uniforms in last for uniform in uniforms}) == 80
+@pytest.mark.parametrize("key", [KEY, b"\xff" * 48])
+def test_draws_are_aes_in_counter_mode_under_the_key(key):
+    """Block number n, by whichever call: none comes twice, and none without the key."""
+    source = SecretNoise(key)
+    found = np.concatenate([source.uniforms(count) for count in (3, 0, 1, 260)])
+    counters = np.stack([np.arange(264), np.zeros(264)], axis=1).astype(np.uint64)
+    assert np.array_equal(found, BlockFunction(derive_key(key, "draws in order"))(counters))
+
+
+@pytest.mark.parametrize("limit", [2**128, 2**128 + 1, 3 * 2**127, 2**300 - 1])
+def test_whole_numbers_below_a_large_limit_are_the_first_bits_of_their_blocks(limit):
+    """Each try takes as many blocks as hold the bits of ``limit - 1``, and is thrown away where it is not below."""
+    bits = (limit - 1).bit_length()
+    blocks = math.ceil(bits / 128)
+    words = SecretNoise(KEY).uniforms(600 * blocks).reshape(600, 2 * blocks).tolist()
+    tries = (functools.reduce(lambda value, word: value << 64 | word, of_one) for of_one in words)
+    below = (value for tried in tries if (value := tried >> (128 * blocks - bits)) < limit)
+    source = SecretNoise(KEY)
+    assert [source._uniform_below(limit) for _ in range(50)] == list(itertools.islice(below, 50))
 
 
 def test_no_uniform_is_used_twice():
@@ -150,13 +166,6 @@ def test_a_bernoulli_draw_is_true_for_exactly_that_share_of_all_uniforms(probabi
     assert rest == 0, "these are multiples of 2^-128"
     assert FixedUniforms(edge - 1).bernoulli(probability) is True
     assert FixedUniforms(edge).bernoulli(probability) is False
-
-
-def test_the_noise_below_the_smallest_epsilon_of_the_narrow_table_is_as_wide_as_it_should_be():
-    for epsilon in (1e-4, float(np.nextafter(1e-4, 0)), 1e-8):
-        draws = SecretNoise().discrete_laplace_array(epsilon, 400)
-        # The mean size is 1 / epsilon; of 400 it is off by half with a probability below 1e-20 (Chernoff).
-        assert 0.5 / epsilon < np.abs(draws).mean() < 1.6 / epsilon
 
 
 def test_a_choice_takes_every_position_for_its_share_of_all_uniforms():

@@ -72,22 +72,3 @@ def test_a_label_is_drawn_where_the_noisy_count_reaches_the_threshold(threshold,
         assert law[LOW] == pytest.approx(below, abs=1e-12)
         for label, share in zip(LABELS, _drawn(votes), strict=True):
             assert law.get(label, 0.0) == pytest.approx(share * (1 - below), abs=1e-12)
-
-
-def test_what_each_way_pays_for():
-    """Agreement is free in all three, and so is a lack of it as "low"; what lies between is paid for."""
-    teachers = TeacherVotes(LABELS, lambda votes: votes, epsilon=1.0)
-    agree, torn = (1000, 0, 0), (340, 330, 330)
-    ways = [
-        (teachers.agreed(), agree, "cat", 0.0),
-        (teachers.agreed(), torn, None, 0.014),  # pi / (1 + pi), pi of the exponential mechanism
-        (teachers.agreed_or_low(600, 1.0), agree, "cat", 0.0),
-        (teachers.agreed_or_low(600, 1.0), torn, LOW, 0.0),
-        (teachers.agreed_or_low(340, 1.0), torn, None, 0.22),  # the test is torn, too
-        (teachers.as_predicted("cat"), agree, "cat", 0.0),
-    ]
-    for (computation, target), votes, answer, paid in ways:
-        law = exact_law(lambda noise, computation=computation, votes=votes: computation.run(votes, noise))
-        hits = math.fsum(share for outcome, share in law.items() if target.hit(outcome))
-        assert hits == pytest.approx(paid, abs=1e-3 if answer else 0.01)
-        assert answer is None or law[answer] > 1 - 1e-9

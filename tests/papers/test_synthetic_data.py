@@ -109,7 +109,7 @@ def test_the_chosen_database_is_released_once():
         small.release()
 
 
-@pytest.mark.parametrize(("queries", "accuracy"), [(1, 0.3), (2, 0.4), (3, 0.35), (6, 0.45)])
+@pytest.mark.parametrize(("queries", "accuracy"), [(1, 0.3), (6, 0.45)])
 def test_some_small_database_is_good(queries, accuracy):
     """The sampling lemma, for all databases of 7 records over 3 values. It has room: Hoeffding and a union bound."""
     size = small_database_size(queries, accuracy)

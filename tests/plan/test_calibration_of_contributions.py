@@ -12,7 +12,6 @@ from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.plan.plan import Plan, plan_for
-from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import (
     COUNTS,
     DOMAIN,
@@ -25,7 +24,6 @@ from tests.helpers.calibrated_plans import (
 )
 
 BESIDE = {"public_items": DOMAIN, "also_open": True}
-LONG = WindowSchedule.fixed(0, 10**8, 1000)
 
 
 def tail(noise, margin):
@@ -81,39 +79,26 @@ def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that
         assert needed <= plan.shares.sampling < 1e-25
 
 
-def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches():
+def test_followed_items_have_a_threshold_that_noise_alone_rarely_reaches():
     plan = short_looks_plan()
-    assert (
-        tail(plan.contributions.noise, plan.followed_threshold)
-        <= 1e-5
-        < tail(plan.contributions.noise, plan.followed_threshold - 1)
-    )
-    assert plan.followed_threshold < plan.threshold
     assert plan.false_name_error == pytest.approx(float(tail(plan.contributions.noise, plan.followed_threshold)))
-    rarer = short_looks_plan(false_name_error=1e-9)
-    assert (
-        tail(rarer.contributions.noise, rarer.followed_threshold)
-        <= 1e-9
-        < tail(rarer.contributions.noise, rarer.followed_threshold - 1)
-    )
+    assert plan.followed_threshold < plan.threshold
+    for error, found in ((1e-5, plan), (1e-9, short_looks_plan(false_name_error=1e-9))):
+        noise, threshold = found.contributions.noise, found.followed_threshold
+        assert tail(noise, threshold) <= error < tail(noise, threshold - 1)
     never_above = short_looks_plan(false_name_error=1e-25)
     assert never_above.followed_threshold == never_above.threshold
 
 
-def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds():
-    plan = short_looks_plan(public_items=DOMAIN)
-    tests = 1000 * 384
+def test_of_public_items_the_run_names_few_that_nobody_holds():
+    plan, usual, tests = short_looks_plan(public_items=DOMAIN), short_looks_plan(), 1000 * 384
     assert (plan.domain_size, plan.public_items.fingerprint) == (1000, DOMAIN.fingerprint)
-    assert (
-        tests * tail(plan.contributions.noise, plan.threshold)
-        <= 0.05
-        < tests * tail(plan.contributions.noise, plan.threshold - 1)
-    )
     assert (plan.followed_threshold, plan.followed_for) == (plan.threshold, 0)
-    assert plan.expected_false_reports == pytest.approx(float(tests * tail(plan.contributions.noise, plan.threshold)))
-    assert short_looks_plan().expected_false_reports == 0
-    assert plan.found_from(5) < short_looks_plan().found_from(5), "nothing of delta goes to items with one holder"
-    assert plan.shares.paid > short_looks_plan().shares.paid
+    false, with_less = (tests * tail(plan.contributions.noise, plan.threshold - less) for less in (0, 1))
+    assert false <= 0.05 < with_less
+    assert (plan.expected_false_reports, usual.expected_false_reports) == (pytest.approx(float(false)), 0)
+    assert plan.found_from(5) < usual.found_from(5), "nothing of delta goes to items with one holder"
+    assert plan.shares.paid > usual.shares.paid
 
 
 def test_public_items_beside_open_ones_leave_budget_and_thresholds_as_they_are():
@@ -135,23 +120,18 @@ def test_public_items_beside_open_ones_leave_budget_and_thresholds_as_they_are()
 def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
     plan = short_looks_plan(**changes)
-    largest, each_user = (
-        plan.contributions.weights[-1],
-        zip(plan.contributions.weights, plan.contributions.units, strict=True),
-    )
-    looks = [(weight, Fraction(BUDGET_UNITS, units)) for weight, units in each_user]
-    most_unheld = 384 * plan.domain_size + 2 * plan.followed_for * plan.max_users * plan.contributions.most_tests
+    paid, noise = plan.contributions, plan.contributions.noise
+    most_unheld = 384 * plan.domain_size + 2 * plan.followed_for * plan.max_users * paid.most_tests
 
     def wrong(allowed):
-        worst = max(
-            tail(plan.contributions.noise, allowed + 1 + 4 * (largest - weight))
-            * mpmath.mpf(number.numerator)
-            / number.denominator
-            for weight, number in looks
+        least = allowed + 1 + 4 * paid.weights[-1]
+        of_user = (
+            tail(noise, least - 4 * weight) * BUDGET_UNITS / units
+            for weight, units in zip(paid.weights, paid.units, strict=True)
         )
-        return plan.max_users * worst + most_unheld * tail(plan.contributions.noise, allowed + 1 + 4 * largest)
+        return plan.max_users * max(of_user) + most_unheld * tail(noise, least)
 
-    assert wrong(plan.likely_noise) <= plan.contributions.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
+    assert wrong(plan.likely_noise) <= paid.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("changes", [{}, {"public_items": DOMAIN}, {"forget_after": 0}, {"max_users": 1000}, BESIDE])
@@ -197,11 +177,11 @@ def test_users_pay_for_contributions_by_default():
     assert Plan.for_contributions(epsilon=2, delta=1e-9, schedule=HOURLY, **small) == short_looks_plan(use="replay")
     assert plan_for(epsilon=2, delta=1e-9, schedule=HOURLY, charge=None, use="stream", **small) == short_looks_plan()
     plans = (LABELS, COUNTS, KMS21, short_looks_plan())
-    assert [(plan.charge, plan.counts) for plan in plans] == [
-        *(("hits", False), ("hits", True), ("hits", False), ("contributions", False)),
-    ]
-    assert [plan.charge_in_words for plan in plans] == [
-        *("hits", "hits with counts", "hits, noise as printed", "contributions"),
+    assert [(plan.charge, plan.counts, plan.charge_in_words) for plan in plans] == [
+        ("hits", False, "hits"),
+        ("hits", True, "hits with counts"),
+        ("hits", False, "hits, noise as printed"),
+        ("contributions", False, "contributions"),
     ]
     with pytest.raises(ValueError, match="in a plan of hits no contribution is paid"):
         _ = LABELS.paid_contributions
