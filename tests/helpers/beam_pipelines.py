@@ -18,7 +18,6 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from dp_transforms.beam import workers  # noqa: F401  (registers that of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.core.event_batch import EventBatch
-from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from tests.helpers.small_runs import MICROS, RUN_ID, START
 from tests.reference.log import Event
@@ -30,11 +29,6 @@ def pairs_of(log: Iterable[Event]) -> list[TimestampedValue]:
 
 def local_pipeline(flags: Sequence[str] = (), runner: str = "FnApiRunner") -> beam.Pipeline:
     return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags)))
-
-
-def plain(report: WindowReport) -> tuple:
-    """The same in tuples and a list: equal wherever it was decoded, and easy to print."""
-    return (*report[:3], [tuple(found) for found in report[3]], *report[4:])
 
 
 class Collected:
