@@ -53,7 +53,6 @@ def hostile_cells(kind: str) -> dict[str, list[Cells]]:
 def large_cells() -> dict[str, list[Cells]]:
     me = ADDED_USER.encode()
     return {
-        "9 MB": [(me, b"A" * (9 * MB), _T)],
         "17 MB": [(me, b"A" * (17 * MB), _T)],
         "a user of 20 MB, twice": [(b"x" * (20 * MB), b"A", _T)] * 2,
         "20 of 1 MB": [(me, b"A" * MB, _T)] * 20,
