@@ -85,7 +85,10 @@ class Program(Command):
         """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the
         job."""
         try:
-            self.main(list(words), prog_name=self.name, standalone_mode=False)
+            with self.make_context(self.name, list(words)) as context:  # not `main`: no error of Beam is click's
+                self.invoke(context)
+        except click.exceptions.Exit as end:  # of --help
+            sys.exit(end.exit_code)
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)

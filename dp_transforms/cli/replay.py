@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -63,14 +63,14 @@ _EMPTY = (
     "Publish a report also if no event is in the range, or most rows cannot be read. Give it where others see whether"
     " there is one."
 )
-_REPORT: dict[str, Any] = {"metavar": "FILE|URL", "help": "The report: .avro or .jsonl. It must not exist."}
+_OUTPUT = option(["--output"], required=True, metavar="FILE|URL", help="The report: .avro or .jsonl; a new file.")
 _DEAD_LETTER = option(["--dead-letter"], metavar="FILE|URL", help="List of rows that cannot be read.")
 _ALLOW_EMPTY = rare(["--allow-empty"], is_flag=True, help=_EMPTY)
 PROGRAM = [
     option(
         ["--log", "logs"], multiple=True, required=True, metavar="FILE|URL", help="File, folder or glob; or several."
     ),
-    option(["--output"], required=True, **_REPORT),
+    _OUTPUT,
     _DEAD_LETTER,
     _ALLOW_EMPTY,
     *OF_PROGRAMS,
@@ -98,7 +98,7 @@ WORKERS_FILES = ("logs", *_WRITTEN, "public_items", "noise_key_file")  # options
         rare(["--run-id"], metavar="NAME", help="Name of the run. Default: a fresh one."),
         rare(["--state"], metavar="FILE", help=_STATE),
         rare(["--until"], type=UTC_TIME, help="With --state: the end of this part. Default: --end."),
-        option(["--output"], **_REPORT),
+        _OUTPUT,
         STREAM_NAME,
         _DEAD_LETTER,
         _ALLOW_EMPTY,
@@ -125,8 +125,6 @@ def command(options: Options) -> None:
     """
     runner, state = beam_words(), options.state and os.path.abspath(options.state)
     _check_rules(options, has_runner=bool(runner))
-    if options.output is None:
-        raise click.UsageError("Missing option '--output'.", ctx=click.get_current_context())
     if runner:
         make_absolute(options)
     elif bytes_of_files(options.logs) >= SMALL_LOG_BYTES:
@@ -135,7 +133,7 @@ def command(options: Options) -> None:
     check_names(stream=options.stream, run_id=options.run_id)
     check_files(options, state, are_written=state is None)  # what exists may be of a part that was begun before
     if state is not None:
-        check_state_file(state)
+        check_state_file(options.state)
     plan = plan_of_command(options, use := REPLAY if state is None else PARTS)
     account, job = RunAccount.of_options(options), job_of(options, plan, options.noise_key_file, options.run_id or "")
     if plan.contributions is not None and options.plan_file is None:

@@ -30,6 +30,8 @@ from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import report_file_bytes, report_format
 from dp_transforms.runs.fingerprints import input_fingerprint, input_key, read_key_file
 from dp_transforms.runs.records import PartRequest, VerdictKind
+from dp_transforms.runs.state_file import hold_state
+from dp_transforms.runs.state_part import open_part
 from dp_transforms.stores.output_file import check_output, is_taken, write_output
 
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
@@ -57,9 +59,6 @@ def run_part(
 ) -> Counter[str] | None:
     """One part of a run with a state, as `open_part` describes it. Returns `operator_counts`; None if nothing was drawn
     for it now."""
-    from dp_transforms.runs.state_file import hold_state
-    from dp_transforms.runs.state_part import open_part
-
     secret = _key_of_file(job)
     assert secret is not None
 

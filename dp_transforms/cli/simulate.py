@@ -76,10 +76,9 @@ def simulate_log(plan: LogPlan) -> Iterator[pa.RecordBatch]:
         for begin, end, count in zip(edges[first:last], edges[first + 1 :], counts[first:last], strict=False):
             times.append(np.sort(random.integers(begin, end, count)))
             rows.append(items.choose((begin + end) / 2 / 1000, count, random))
-        if count := int(ends[last] - ends[first]):
-            users = user_ids.take(pa.array(_choose(activity, count, random)))
-            moments = pa.array(np.concatenate(times) * 1000, _SCHEMA.field("timestamp").type)
-            yield pa.record_batch([users, items.ids.take(pa.array(np.concatenate(rows))), moments], schema=_SCHEMA)
+        users = user_ids.take(pa.array(_choose(activity, int(ends[last] - ends[first]), random)))
+        moments = pa.array(np.concatenate(times) * 1000, _SCHEMA.field("timestamp").type)
+        yield pa.record_batch([users, items.ids.take(pa.array(np.concatenate(rows))), moments], schema=_SCHEMA)
         first = last
 
 

@@ -108,12 +108,11 @@ class StatePart:
             )
 
     def forget(self, error: BaseException) -> bool:
-        """Whether the part that failed so is released, with what was drawn of it. Where the failure may depend on the
-        noise, another log must not be drawn for with the same noise."""
-        if not isinstance(error, LogError) or self.part.state_after:
-            return False
-        self.clean()
-        return True
+        """Whether the part that failed so may be released (`Ledger.fail`), with what was drawn of it. Where the failure
+        may depend on the noise, another log must not be drawn for with the same noise."""
+        if is_of_log := isinstance(error, LogError):
+            self.clean()
+        return is_of_log
 
     def clean(self) -> None:
         """Nothing of the folder is needed any more."""

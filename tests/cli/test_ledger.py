@@ -88,19 +88,6 @@ def test_a_ledger_that_does_not_know_the_run_of_a_report_is_an_error(folder):
     assert "epsilon spent" in succeeds(ledger(folder, report))
 
 
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (("--ledger", "none.db"), "there is no ledger"),
-        (("--end", "other", "--ledger", "ledger.db"), "knows no run other"),
-        (("--ledger", "ledger.db", "--population", "films"), "knows no population films"),
-    ],
-)
-def test_errors_are_one_line_with_a_remedy(folder, words, what):
-    done(Ledger(folder / "ledger.db"), part(run_id="run"))
-    assert what in error_of(shh("ledger", *words, cwd=folder))
-
-
 # --- Replays
 
 

@@ -5,11 +5,13 @@ import signal
 
 import pytest
 
+from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.state_file import StateFile, hold_state
+from dp_transforms.runs.state_part import StatePart
 from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.replay_logs import START, write_parquet
@@ -156,6 +158,19 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
     with hold_state(tmp_path / "run.state"):
         assert "it cannot be locked" in nights.refused(3)
     nights.taken(3)
+
+
+def test_a_part_that_failed_behind_its_list_of_bad_rows_finds_it_there(nights, monkeypatch):
+    """It is of the same input, so it is the same."""
+
+    def fail(*words):
+        raise UserError("No space left on device.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StatePart, "seal", fail)
+        assert "No space left" in nights.run(1, dead_letter="bad.jsonl").stderr
+    assert (nights.folder / "bad.jsonl").exists()
+    nights.taken(1, dead_letter="bad.jsonl")
 
 
 @pytest.mark.parametrize("name", PLANS)

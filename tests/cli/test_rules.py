@@ -14,11 +14,12 @@ REFUSED = {
         --plan p --output r.avro --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.
         --plan p --output r.avro --max-items-per-user 5: --max-items-per-user cannot be used with --plan
         --plan p --output r.avro --counts: --counts cannot be used with --plan
-        --until 2026-01-01: --until needs --state. Give --state FILE
-        --state s: --state needs --noise-key-file: all parts of a run have one key, since users are recognised by it.
+        --until 2026-01-01 --output r.avro: --until needs --state. Give --state FILE
+        --state s --output r.avro: --state needs --noise-key-file: all parts of a run have one key, since users are
+        --state s3://b/s --noise-key-file k --output r.avro: --state must be a path on a disk, got a URL.
         --population p --output r.avro: --population needs --ledger.
         --caps 2 1e-6 --output r.avro: --caps needs --ledger.
-        --ledger l: --ledger needs --population: a name for all streams that share users.
+        --ledger l --output r.avro: --ledger needs --population: a name for all streams that share users.
         --run-id mine --noise-key-file k --output r.avro: --run-id cannot be used with --noise-key-file: if both
     """,
     "show report.avro": """
