@@ -18,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs ``shh``. Returns when it is done; else raises SystemExit with one of these codes.
 
     1: refused or failed; one line on stderr begins with ``shh:`` and says why. 2: the command line cannot be read (an
-    unknown or missing option, a value of the wrong kind); stderr shows the usage. 130, 143, 129: stopped by Ctrl-C,
-    SIGTERM, SIGHUP.
+    unknown or missing option, a value of the wrong kind); stderr shows the usage. 3 and 4: of `shh replay`
+    (docs/commands.md). 130, 143, 129: stopped by Ctrl-C, SIGTERM, SIGHUP.
 
     arguments: None for those of this process, whose handlers then stay installed to its end.
     """

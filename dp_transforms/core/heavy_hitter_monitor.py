@@ -3,7 +3,7 @@ their holders, and excludes users at their limit.
 
 This is ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the accounting of target charging ([CL23]
 Algorithm 5). Beside it, `papers.threshold_monitor` is the algorithm as printed:
-tests/beam/test_threshold_monitor_evolving.py.
+tests/beam/test_threshold_monitor_as_printed.py.
 
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L

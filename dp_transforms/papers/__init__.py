@@ -2,8 +2,8 @@
 
 The pipeline runs none of them. It has code of its own, on columns and with keyed noise: wherever users pay for hits,
 `core.heavy_hitter_monitor`, in ``ThresholdMonitorEvolvingDoFn``. With the noise as printed that is the algorithm of
-`threshold_monitor` here (tests/beam/test_threshold_monitor_evolving.py runs the two side by side), with counts that of
-`individual_charging`, else the latter with a zone.
+`threshold_monitor` here (tests/beam/test_threshold_monitor_as_printed.py runs the two side by side), with counts that
+of `individual_charging`, else the latter with a zone.
 
 Prices are in `dp_transforms.accounting`: `charging_game`, `kms21_accountant`; for calls of several kinds, in
 `mixed_charging` here. docs/proofs.md lists every algorithm and theorem of the papers, and has proofs.

@@ -1,5 +1,6 @@
-"""Public items that nobody holds: which are drawn; what is published of them: tests/privacy/test_known_domain.py. Each
-test rejects a correct draw with probability 1e-6 over the key (fixed here), and has a twin that it must reject."""
+"""Public items that nobody holds: which are drawn (what is published of them: tests/privacy/test_full_enumeration.py).
+
+Each test rejects a correct draw with probability 1e-6 over the key (fixed here), and has a twin that it must reject."""
 
 import itertools
 import math
