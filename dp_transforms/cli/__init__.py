@@ -4,7 +4,7 @@
 - plan, audit, show, explain, ledger, simulate: each is its command. What is shown: `dp_transforms.views`.
 - replay: its options, and what is said of its result. replay_run: its runs, here or by a runner.
 - stream: its options, and its run. stream_watch: watches a run to its end.
-- doctor: a look at a log. log_sample: some rows of it. log_fields: which field may be user, item, time.
+- doctor: a look at a log, and which field may be user, item, time. log_sample: its first rows.
 
 What several share:
 

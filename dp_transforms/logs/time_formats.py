@@ -24,7 +24,7 @@ _MONTHS = "January|February|March|April|May|June|July|August|September|October|N
 _DAYS = "Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
 _SHORT_MONTHS, _SHORT_DAYS = ("|".join(name[:3] for name in names.split("|")) for names in (_MONTHS, _DAYS))
 _NUMBER = "[0-9]{1,2}"
-_DIRECTIVES = {  # letter -> (what it says, its pattern)
+DIRECTIVES = {  # letter -> (what it says, its pattern)
     "d": ("day", _NUMBER),
     "m": ("month", _NUMBER),
     "b": ("month", _SHORT_MONTHS),
@@ -71,16 +71,16 @@ def pattern_of(time_format: str) -> tuple[str, str]:
     for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
         if piece[0] != "%" or piece == "%%":
             pattern += " +" if piece[0] == " " else re.escape(piece[-1])
-        elif piece[1:] in _DIRECTIVES:
-            part = _DIRECTIVES[piece[1]][1]
+        elif piece[1:] in DIRECTIVES:
+            part = DIRECTIVES[piece[1]][1]
             if part == _NUMBER and not _NUMBERS.isdisjoint((before, after)):
                 part = "[0-9]{2}"
             pattern += f"(?P<{piece[1]}>{part})"
             letters += piece[1]
         else:
-            known = " ".join(f"%{letter}" for letter in _DIRECTIVES)
+            known = " ".join(f"%{letter}" for letter in DIRECTIVES)
             raise InputError("time_format", f"must use only {known} and %%, got {piece} in {time_format!r}.")
-    parts = [_DIRECTIVES[letter][0] for letter in letters]
+    parts = [DIRECTIVES[letter][0] for letter in letters]
     clock = [part for part in _CLOCK if part in parts]
     is_moment = {"day", "month", "year"} <= set(parts) and len(set(parts)) == len(parts)
     if not is_moment or clock != _CLOCK[: len(clock)] or ("I" in letters) != ("p" in letters):

@@ -49,7 +49,6 @@ CELLS = {  # by the end of a field's name
     "from": lambda row: f"u{row % 40}@example.org",
     "to": lambda row: f"u{row * 7 % 41}@example.org",
     "patient": lambda row: f"p{row * 7 % 43}",
-    "request": lambda row: f"GET /{row}",
 }
 
 
@@ -112,7 +111,7 @@ APACHE = "%d/%b/%Y:%H:%M:%S %z"
         ("date,time,s-host,cs-uri-stem,cs-username", ["cs-username", "cs-uri-stem", "date", ""]),
         ("user_id,session_id,click_article_id,first_touch,at", ["user_id", "click_article_id", "at", ""]),
         ("session_id,page,at", ["session_id", "page", "at", ""]),
-        ("hop,page,at", ["hop", "page", "at", ""]),
+        ("hop,page,at", ["?", "page", "at", ""]),  # each connection would be a user
         ("hop,host,page,at", ["host", "page", "at", ""]),
         ("six,page,at", ["six", "page", "at", ""]),
         ("usertype,start_station,at", ["?", "?", "at", ""]),
@@ -120,7 +119,6 @@ APACHE = "%d/%b/%Y:%H:%M:%S %z"
         ("user_id,from_user_id,at", ["user_id", "?", "at", ""]),
         ("user,mail_from,at", ["user", "?", "at", ""]),  # an address is no item
         ("user,page_host,at", ["user", "?", "at", ""]),
-        ("user,request,at", ["user", "?", "at", ""]),  # nor what differs in each row
         ("user_id,created_at,updated_at,page", ["user_id", "page", "created_at", ""]),
         ("user,page,sent_at,created_at", ["user", "page", "sent_at", ""]),  # both the same
         ("user,page,us", ["user", "page", "us", "%m/%d/%Y %I:%M:%S %p"]),
@@ -134,15 +132,17 @@ def test_roles_are_proposed_by_type_and_name_or_asked_for(tmp_path, header, role
 
 
 IS_WRONG = [
-    (table("hop,page,at"), "hop holds addresses with ports: each connection would be a user"),
-    (table("date,clock,level,page"), "date holds days, and the clock is in clock: join both"),
+    (table("hop,page,at"), "hop: addresses with ports, 120 different\n"),
+    (table("hop,page,at"), "--user-field ? (weighed: hop, page)"),
+    (table("date,clock,level,page"), "date holds days, the clock is in clock: join both"),
     (table("user_id,year_first,page"), "needs one: '%d/%m/%y %H:%M:%S' or '%y/%m/%d %H:%M:%S')"),
     (table("a,b,at"), "--user-field ? (weighed: a, b)"),
     (table("user,item,at", ";"), "--csv-separator ';'"),
-    ("0;2014-04-07T10:00:00Z;21;0\n", r"(printf 'field1;field2;field3;field4\n'; cat log.csv) > named.csv"),
-    ("196\t242\t3\t881250949\n", r"(printf 'field1\tfield2\tfield3\tfield4\n'; cat log.csv) > named.csv"),
+    ("0;2014-04-07T10:00:00Z;21;0\n", r"(printf 'field1;field2;field3;field4\n'; gzip -cdf log.csv) > named.csv"),
+    ("196\t242\t3\t881250949\n", r"(printf 'field1\tfield2\tfield3\tfield4\n'; gzip -cdf log.csv) > named.csv"),
     ("user,item,timestamp\ru,i,2026-01-01\r", r"lines end in line feeds (else: tr '\r' '\n' < OLD > NEW)"),
     ("user,item,time\nu,i,01.03.2026 12:00\n", "needs one: '%d.%m.%Y %H:%M' or '%m.%d.%Y %H:%M')"),
+    ("user,item,time\nu,i,02/20/26\n", "--time-format ? (time needs one: %m/%d/%y)"),
     ("user,item,at\nu,i,03/04/2026\nu,i,13/04/2026\n", "--time-format %d/%m/%Y"),
     ("user,item,time\nu,i,3 May 2026 12:30 UTC\n", "--time-format '%d %b %Y %H:%M %z'"),
     ("user,item,time\nu,i,12h on 3 May 2026\n", "--time-field ? (weighed: none)"),
@@ -175,50 +175,47 @@ def github(row):
 
 
 @pytest.mark.parametrize(
-    ("make", "roles", "nested"),
+    ("make", "roles"),
     [
-        (traefik, ["ClientHost", "RequestPath", "StartUTC", ""], None),
-        (lambda row: {f"u{row}": 1, "user": row % 9, "page": "p", "at": moment(row)}, ["user", "page", "at", ""], None),
-        (lambda row: {"x.user": row % 9, "page": "p", "@at": moment(row)}, ["x.user", "page", "@at", ""], None),
-        (github, ["actor.login", "repo.name", "created_at", ""], ".actor.login, .repo.name"),
-        (
-            lambda row: {"x": {"user-id": row % 9}, "page": "p", "@at": moment(row)},
-            ["x.user-id", "page", "@at", ""],
-            ".x.user-id",
-        ),
+        (traefik, ["ClientHost", "RequestPath", "StartUTC", ""]),
+        (lambda row: {f"u{row}": 1, "user": row % 9, "page": "p", "at": moment(row)}, ["user", "page", "at", ""]),
+        (lambda row: {"x.user": row % 9, "page": "p", "@at": moment(row)}, ["x.user", "page", "@at", ""]),
     ],
-    ids=["traefik", "keyed by users", "dotted names", "github", "odd names"],
+    ids=["traefik", "keyed by users", "dotted names"],
 )
-def test_fields_in_objects_are_named_by_their_path_with_the_command_that_flattens_them(tmp_path, make, roles, nested):
-    lines = "".join(json.dumps(make(row)) + "\n" for row in range(ROWS))
-    (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    looked = shh("doctor", "log.jsonl.gz", cwd=tmp_path)
-    if nested:
-        assert looked.returncode == 1
-        assert f"{nested}: inside of objects" in looked.stdout
-        looked = flattened(tmp_path, looked.stdout)
+def test_json_lines_are_replayed_as_proposed(tmp_path, make, roles):
+    write_json(tmp_path / "log.jsonl", map(make, range(ROWS)))
+    looked = shh("doctor", "log.jsonl", cwd=tmp_path)
     assert roles_of(looked.stdout) == roles
     replayed(tmp_path, looked.stdout)
 
 
-def flattened(folder, printed):
-    (command, log) = re.findall(r"^  (.*) && shh doctor (.*)$", printed, re.MULTILINE)[0]
-    path = f"{os.path.abspath('.venv/bin')}:{os.environ['PATH']}"
-    subprocess.run(["bash", "-c", command], cwd=folder, check=True, env={**os.environ, "PATH": path})
-    return shh("doctor", log, cwd=folder)
+def write_json(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.parametrize("ending", ["parquet", "avro"])
-def test_objects_of_other_formats_are_flattened_too(tmp_path, ending):
-    rows = [{"actor": {"login": f"u{n % 40}"}, "page": f"p{n % 3}", "timestamp": moment(n)} for n in range(ROWS)]
+@pytest.mark.parametrize("ending", ["jsonl.gz", "parquet", "avro"])
+def test_fields_in_objects_are_named_by_their_path_with_the_command_that_flattens_them(tmp_path, ending):
+    rows, log = list(map(github, range(ROWS))), tmp_path / f"log.{ending}"
     if ending == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+        pq.write_table(pa.Table.from_pylist(rows), log)
+    elif ending == "avro":
+        inner = [{"name": name, "type": kind} for name, kind in (("id", "long"), ("name", "string"))]
+        inner = {"type": "record", "name": "object", "fields": inner}
+        actor = {"type": "record", "name": "actor", "fields": [{"name": "login", "type": "string"}]}
+        write_avro(log, [("actor", actor), ("repo", inner), ("created_at", "string")], rows)
     else:
-        inner = {"type": "record", "name": "actor", "fields": [{"name": "login", "type": "string"}]}
-        fields = [("actor", inner), ("page", "string"), ("timestamp", "string")]
-        write_avro(tmp_path / "log.avro", fields, rows)
-    looked = flattened(tmp_path, shh("doctor", f"log.{ending}", cwd=tmp_path).stdout)
-    assert (looked.returncode, roles_of(looked.stdout)) == (0, ["actor.login", "page", "timestamp", ""])
+        write_json(tmp_path / "log.jsonl", rows)
+        log.write_bytes(gzip.compress((tmp_path / "log.jsonl").read_bytes()))
+    looked = shh("doctor", log.name, cwd=tmp_path)
+    assert looked.returncode == 1
+    assert ".actor.login is inside of an object" in looked.stdout
+    command, flat = re.findall(r": (.*) && shh doctor (.*)$", looked.stdout, re.MULTILINE)[0]
+    path = f"{os.path.abspath('.venv/bin')}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, env={**os.environ, "PATH": path})
+    looked = shh("doctor", flat, cwd=tmp_path)
+    assert roles_of(looked.stdout) == ["actor.login", "repo.name", "created_at", ""]
+    replayed(tmp_path, looked.stdout)
 
 
 def write_avro(path, fields, rows):
@@ -291,21 +288,18 @@ def test_types_of_parquet_are_told(tmp_path):
     assert (other.returncode, "'tags' has type list" in other.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
+def test_what_must_be_converted_is_named_with_the_command(tmp_path):
+    for name, content, said in (
         ("b.json", b'[{"user": "u", "item": "i", "timestamp": "2026-01-01"}]', "jq -c '.[]'"),
         ("c.csv", "user,item,timestamp\nu,i,2026-01-01\n".encode("utf-16"), "iconv -f utf-16 -t utf-8"),
         ("e.parquet", b"PAR1", "it is damaged, or not in .parquet format"),
         ("f.log", b'{"user": "u", "item": "i"}\n', "let its name end in .jsonl"),
-        ("g.log.gz", gzip.compress(b"unknown\n" * 99, mtime=0)[:-9], "Compressed file ended"),
-    ],
-)
-def test_what_must_be_converted_is_named_with_the_command(tmp_path, name, content, said):
-    (tmp_path / name).write_bytes(content)
-    looked = shh("doctor", name, cwd=tmp_path)
-    assert said in looked.stdout + looked.stderr
-    assert looked.returncode == 1
+        ("g.log.gz", gzip.compress(b"unknown\n" * 99, mtime=0)[:-9], "Truncated compressed stream"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        looked = shh("doctor", name, cwd=tmp_path)
+        assert said in looked.stdout + looked.stderr
+        assert looked.returncode == 1
 
 
 def test_a_file_with_other_fields_is_named_and_no_secret_of_a_path(tmp_path):
@@ -317,14 +311,15 @@ def test_a_file_with_other_fields_is_named_and_no_secret_of_a_path(tmp_path):
     assert "no field 'item'" in looked.stderr
     assert "s3cret" not in looked.stderr
     assert "s3cret" not in shh("doctor", "token=s3cret/1.csv", cwd=tmp_path).stdout
-    assert "no field 'usr'. Do you mean user?" in shh("doctor", str(folder), "--user-field", "usr", cwd=tmp_path).stderr
+    assert (
+        "no field 'usr'. Do you mean user?" in shh("doctor", "token=s3cret", "--user-field", "usr", cwd=tmp_path).stderr
+    )
 
 
 CLOCK = "20/Feb/2026:08:{:02}:00 +0000"
 REQUEST = '"GET /page HTTP/1.1" 200 1 "https://s.example/?q=caf\xe9" "agent/1.0"'
 ACCESS_LOGS = {
     "combined": f"198.51.100.{{}} - an na [{CLOCK}] {REQUEST}\n",
-    "IPv6": f"2001:db8::{{}} - - [{CLOCK}] {REQUEST}\n",
     "names of hosts": f"h{{}}.example.org - - [{CLOCK}] {REQUEST}\n",
     "virtual host first": f"www.example.org:443 198.51.100.{{}} - - [{CLOCK}] {REQUEST}\n",
     "virtual host by address": f"192.0.2.1 198.51.100.{{}} - - [{CLOCK}] {REQUEST}\n",
@@ -338,12 +333,11 @@ def test_the_line_that_makes_csv_of_an_access_log_does_in_every_locale_with_any_
     (tmp_path / "old one.log.gz").write_bytes(gzip.compress(log))
     (tmp_path / "new.log").write_bytes(log)
     told = shh("doctor", "new.log", "old one.log.gz", cwd=tmp_path).stderr
-    for locale in ("C.UTF-8", "C"):
-        environment = {"PATH": os.environ["PATH"], "LC_ALL": locale}
-        subprocess.run(["bash", "-c", told[told.index("(echo") :]], cwd=tmp_path, check=True, env=environment)
-        looked = shh("doctor", "access.csv", cwd=tmp_path)
-        assert roles_of(looked.stdout) == ["address", "path", "time", APACHE], looked.stdout
-        rows = list(csv.DictReader(io.StringIO((tmp_path / "access.csv").read_text())))
-        assert [row["path"] for row in rows] == ["/page"] * 600
-        assert len({row["address"] for row in rows}) == 250
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+    subprocess.run(["bash", "-c", told[told.index("(echo") :]], cwd=tmp_path, check=True, env=environment)
+    looked = shh("doctor", "access.csv", cwd=tmp_path)
+    assert roles_of(looked.stdout) == ["address", "path", "time", APACHE], looked.stdout
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "access.csv").read_text())))
+    assert [row["path"] for row in rows] == ["/page"] * 600
+    assert len({row["address"] for row in rows}) == 250
     assert replayed(tmp_path, looked.stdout) == {"/page"}
