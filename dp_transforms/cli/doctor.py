@@ -15,7 +15,7 @@ import numpy as np
 from click.core import ParameterSource
 
 from dp_transforms.checks import nearest, shown, without_secrets
-from dp_transforms.cli.log_sample import CLOCKS, EARLIEST, ITEMS, LATEST, USERS, WITH_PORTS, Field, flat_command, look
+from dp_transforms.cli.log_sample import ADDRESSES, CLOCKS, ITEMS, USERS, USUAL, WITH_PORTS, Field, flat_command, look
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import FIELDS, Command, Options, fields_of, user_errors
 from dp_transforms.errors import UserError
@@ -126,18 +126,11 @@ def _rank(role: str, field: Field) -> tuple[Any, ...]:
     words = re.sub(r"[\W\d_]+", " ", spaced).lower().split() or [""]
     words = [re.sub("(?<=...)id$", "", word) for word in words if word not in _SAY_NOTHING] or words
     if role == "time" and field.forms:  # the finest
-        is_named, is_other = not _TIMES.isdisjoint(words), not _OTHER_TIMES.isdisjoint(words)
-        is_number = field.forms[0] in TIME_UNITS  # it may be an id: only its name says that it is a time
-        return (
-            is_number and not is_named,
-            field.name.startswith("."),
-            is_other,
-            not field.fineness,
-            not is_named,
-            -field.fineness,
-        )
+        is_unnamed, is_other = _TIMES.isdisjoint(words), not _OTHER_TIMES.isdisjoint(words)
+        may_be_id = is_unnamed and field.forms[0] in TIME_UNITS  # only its name says that a number is a time
+        return may_be_id, field.name.startswith("."), is_other, not field.fineness, is_unnamed, -field.fineness
     if role == "user" and field.holds in USERS:
-        place = _USER_PLACES.get("ip" if field.holds not in ITEMS else words[-1], _NO_PLACE)
+        place = _USER_PLACES.get("ip" if field.holds in (ADDRESSES, WITH_PORTS) else words[-1], _NO_PLACE)
         is_one = 2 * max(field.counts.values()) >= field.counts.total() >= 50  # which tells nobody apart
         # With ports each connection would be a user.
         return () if is_one else (place == _NO_PLACE or field.holds == WITH_PORTS, place, len(words))
@@ -160,7 +153,7 @@ def _read(options: Options, notes: list[str]) -> list[str]:
         if rows >= _MOST_ROWS:
             break
     notes += [f"{count:,} of {rows:,} rows are left out: {reason}" for reason, count in reasons.items()]
-    usual = [day for day in days if EARLIEST <= day * _DAY < LATEST]
+    usual = [day for day in days if day * _DAY in USUAL]
     if not usual:
         return ["?", "?"]
     return [format_utc(min(usual) * _DAY), format_utc((max(usual) + 1) * _DAY) if rows < _MOST_ROWS else "?"]

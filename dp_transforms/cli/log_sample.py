@@ -42,18 +42,19 @@ _NUMBER_OR_TIME = r"[+-]?\d[\dT.,:/ +-]*Z?"  # in the first line of CSV: it name
 _REQUEST = r'\[([^]]+)\][^"]*"[A-Z]+ ([^ "]+)'  # of an access log: the time and the path
 _ROWS, _DEPTH = 2000, 3  # of objects in objects
 TEXT, WHOLE, NUMBERS, TIMES, CLOCKS = "text", "whole numbers", "numbers", "times", "clock times"
-ADDRESSES, WITH_PORTS = "addresses", "addresses with ports"
+ADDRESSES, WITH_PORTS, EMAILS = "addresses", "addresses with ports", "e-mail addresses"
 ITEMS = (TEXT, WHOLE)  # what they may hold
-USERS = (*ITEMS, ADDRESSES, WITH_PORTS)
+USERS = (*ITEMS, ADDRESSES, WITH_PORTS, EMAILS)
 _SHAPES = {  # of nearly all values of a field, as text
     CLOCKS: r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?",
     WITH_PORTS: r"\d{1,3}(\.\d{1,3}){3}:\d{1,5}|\[[\dA-Fa-f:.]+\]:\d{1,5}",
     ADDRESSES: r"\d{1,3}(\.\d{1,3}){3}|(?=.*::|(.*:){7})[\dA-Fa-f:.]{2,39}",
+    EMAILS: r"[^@\s]+@[^@\s]+\.[^@\s]+",
     WHOLE: r"[+-]?\d+",
     NUMBERS: r"[+-]?\d*\.?\d+([Ee][+-]?\d+)?",
 }
 _LONG = 200  # characters: no time or address has so many, and a hostile cell may have a million
-EARLIEST, LATEST = 631_152_000_000_000, 4_102_444_800_000_000  # 1990 and 2100: so a number has one unit
+USUAL = range(631_152_000_000_000, 4_102_444_800_000_000)  # 1990 to 2100: so a number has one unit
 
 
 def look(paths: Sequence[str], separator: str | None, form: str | None) -> tuple[list[str], list[Field], str | None]:
@@ -191,7 +192,7 @@ def _times(values: Sequence[Any], declared: str | None) -> tuple[list[str], int]
     for form in likely:
         with contextlib.suppress(InputError):
             micros = parse_values(values, *((form, None) if form in TIME_UNITS else (None, form or None))).micros
-            found.setdefault(micros.tobytes(), (((micros >= EARLIEST) & (micros < LATEST)).mean(), form))
+            found.setdefault(micros.tobytes(), (((micros >= USUAL.start) & (micros < USUAL.stop)).mean(), form))
     most = max(part for part, _ in found.values())
     best = {data: form for data, (part, form) in found.items() if part == most > 0.5}
     micros = np.frombuffer(next(iter(best), b""), np.int64)

@@ -46,8 +46,7 @@ CELLS = {  # by the end of a field's name
     "host": lambda row: f"198.51.100.{row % 40}",
     "six": lambda row: f"2001:db8::{row % 40:x}",
     "hop": lambda row: f"198.51.100.{row % 40}:{row + 4000}",
-    "from": lambda row: f"u{row % 40}@example.org",
-    "to": lambda row: f"u{row * 7 % 41}@example.org",
+    "channel": lambda row: f"u{row % 40}@example.org",
     "patient": lambda row: f"p{row * 7 % 43}",
 }
 
@@ -117,7 +116,8 @@ APACHE = "%d/%b/%Y:%H:%M:%S %z"
         ("usertype,start_station,at", ["?", "?", "at", ""]),
         ("buyer_id,patient,product,at", ["?", "product", "at", ""]),
         ("user_id,from_user_id,at", ["user_id", "?", "at", ""]),
-        ("user,mail_from,at", ["user", "?", "at", ""]),  # an address is no item
+        ("user,profile_url,at", ["user", "?", "at", ""]),  # what is named for a user is no item
+        ("user,channel,at", ["user", "?", "at", ""]),  # nor is an address
         ("user,page_host,at", ["user", "?", "at", ""]),
         ("user_id,created_at,updated_at,page", ["user_id", "page", "created_at", ""]),
         ("user,page,sent_at,created_at", ["user", "page", "sent_at", ""]),  # both the same
