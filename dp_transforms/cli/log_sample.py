@@ -119,9 +119,18 @@ def _parquet(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]
     with opened_log(path, stored) as source:
         # A buffer: else whole column chunks are fetched for their first rows.
         for batch in pq.ParquetFile(source, buffer_size=1 << 16, pre_buffer=False).iter_batches(_ROWS):
-            # Python has not all times, such as nanoseconds and years after 9999.
-            columns = [each.cast(pa.string()) if pa.types.is_timestamp(each.type) else each for each in batch.columns]
-            yield from pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
+            columns = [_values(each) for each in batch.columns]
+            yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Python has not all times, such as nanoseconds and years after 9999: a time is its text, and of another column
+    that Python cannot have nothing is said."""
+    try:
+        values: list[Any] = (column.cast(pa.string()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        return values
+    except (ValueError, OverflowError, pa.ArrowException):
+        return [None] * len(column)
 
 
 def _avro(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]]:

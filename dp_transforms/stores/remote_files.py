@@ -36,8 +36,10 @@ SEQUENTIAL_BYTES = 8 << 20  # read at once where a file is read from its beginni
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*).*", re.DOTALL)
 _NAME = r"[A-Za-z0-9$][A-Za-z0-9._-]{0,221}"  # obstore aborts with a trace at one that is no host name
 _ROOT = re.compile(rf"(s3:/|gs:/|azfs://({_NAME}))/({_NAME})(?:/|\Z)")  # all up to what a store calls a path
+_ENDPOINT = re.compile("AWS_ENDPOINT(_URL)?(_S3)?", re.IGNORECASE)
+_ADDRESS = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:[0-9]+)?(/|\Z)", re.ASCII)  # as with names
 _SPECIAL = re.compile(r"[*?\[]")
-_CLIENT = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h", "allow_http": True}
+_CLIENT = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "1h"}
 _RETRIES = {"max_retries": 4, "retry_timeout": datetime.timedelta(minutes=3)}
 _CHANGED = "it was changed or removed while it was read: use files that nobody writes to any more"
 _used_in: int | None = None  # the process
@@ -130,10 +132,17 @@ def _open_store(root: str, environment: frozenset[tuple[str, str]]) -> Any:
     scheme, account, name = _root_of(root).groups()
     more = {"account_name": account} if account else {}
     kind = {"s3:/": S3Store, "gs:/": GCSStore}.get(scheme, AzureStore)
-    return kind(name, client_options=_CLIENT, retry_config=_RETRIES, **more)
+    endpoints = [value for variable, value in environment if scheme == "s3:/" and _ENDPOINT.fullmatch(variable)]
+    if not all(map(_ADDRESS.match, endpoints)):
+        problem = "AWS_ENDPOINT_URL must begin with https:// or http:// and the name of a host"
+        raise RemoteFileError(errno.EIO, problem, root)
+    client = _CLIENT | {"allow_http": any(endpoint.startswith("http:") for endpoint in endpoints)}
+    return kind(name, client_options=client, retry_config=_RETRIES, **more)
 
 
 def _in_our_words(url: str, error: BaseException) -> OSError:
+    if isinstance(error, RemoteFileError):
+        return error
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     if isinstance(error, AlreadyExistsError):
@@ -165,10 +174,11 @@ def look_if_there(url: str) -> StoredFile | None:
 
 
 def _version(url: str, found: Mapping[str, Any]) -> StoredFile:
-    """Of a store that gives no ETag none that a reading would find again."""
-    return StoredFile(
-        url, found["size"], '"{}"'.format(str(found["e_tag"]).strip('"'))
-    )  # lists of Azure have no quotes
+    if not found["e_tag"]:
+        problem = "the store gives files no version (ETag), so a change would not be seen: copy them to the disk"
+        raise RemoteFileError(errno.EIO, problem, url)
+    version = '"{}"'.format(found["e_tag"].strip('"'))  # lists of Azure have no quotes
+    return StoredFile(url, found["size"], version)
 
 
 def find_files(source: str) -> list[StoredFile]:
@@ -181,9 +191,11 @@ def find_files(source: str) -> list[StoredFile]:
     wanted = path.strip("/")
     if wanted and not source.endswith("/") and (exact := look_if_there(source)) is not None:
         return [exact]
+    pattern = wanted.split("/") if wanted else []
+    if "**" in pattern:
+        raise UrlError("a URL cannot hold **: a folder stands for all below it; * matches one part of a name.")
     special = _SPECIAL.search(wanted)
     beginning = wanted[: special.start()] if special else f"{wanted}/" if wanted else ""
-    pattern = wanted.split("/") if wanted else []
     return [file for file in list_beginning(root + beginning) if is_meant(file.url[len(root) :].split("/"), pattern)]
 
 

@@ -280,10 +280,14 @@ def test_types_of_parquet_are_told(tmp_path):
         "timestamp": pa.array([EPOCH * 10**9 + n * 10**10 + 1 for n in range(5000)], pa.timestamp("ns")),
         "expires": pa.array([2**62] * 5000, pa.timestamp("us", "UTC")),
         "tags": pa.array([["a"]] * 5000),
+        "took": pa.array([1_234_567_891] * 5000, pa.duration("ns")),
+        "day": pa.array([5_000_000] * 5000, pa.int32()).cast(pa.date32()),
+        "at": pa.array([123_456_789] * 5000, pa.time64("ns")),
+        "inside": pa.StructArray.from_arrays([pa.array([1_234_567_891] * 5000, pa.timestamp("ns"))], ["x"]),
     }
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     looked = shh("doctor", "log.parquet", cwd=tmp_path)
-    assert roles_of(looked.stdout) == ["user", "item", "timestamp", ""]
+    assert roles_of(looked.stdout)[:4] == ["user", "item", "timestamp", ""]
     other = shh("doctor", "log.parquet", "--item-field", "tags", cwd=tmp_path)
     assert (other.returncode, "'tags' has type list" in other.stderr) == (1, True)
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -31,23 +31,13 @@ from tests.helpers.memory_stream import Arrival, MemoryPartition
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, held_in, key_file, names_by_hash
 from tests.helpers.trials import trial_of
 from tests.reference.run import reference
-from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
+from tests.transcripts.cases import HOUR, START, calibrated, public_of
 
 SHARDS = 2
 MINUTE = 60
 
 
-class ClockOfStop(StreamClock):
-    """Knows when a stop is asked for, whatever the clock of the file system says."""
-
-    stop_at: ClassVar[int | None] = None
-
-    def stop_micros(self, asked_micros: int) -> int:
-        assert self.stop_at is not None
-        return self.stop_at
-
-
-CLOCK = ClockOfStop("arrival", 25 * MINUTE, 5 * MINUTE, 8 * MINUTE)
+CLOCK = StreamClock("arrival", 25 * MINUTE, 5 * MINUTE, 8 * MINUTE)
 
 
 class GrowingPartition:
@@ -130,6 +120,9 @@ class Stream:
         for name in ("time", "monotonic"):
             patch.setattr(time, name, lambda: self._now)
         patch.setattr(time, "time_ns", lambda: round(self._now * MICROS) * 1000)
+        self._stop_micros, self._asked_micros = CLOCK.stop_micros, 0
+        # Whatever the clock of the file system says.
+        patch.setattr(StreamClock, "stop_micros", lambda *_: self._stop_micros(self._asked_micros))
         pipeline = local_pipeline()
         monitor = MonitorStream(
             self._log,
@@ -140,7 +133,7 @@ class Stream:
             shards=SHARDS,
             confirm=confirm,
             stop_file=str(self._stop),
-            public_items=PublicItems.of_ids(DOMAIN) if self._mode.domain else None,
+            public_items=PublicItems.of_ids(public_of(self._mode)) if self._mode.domain else None,
         )
         _ = pipeline | monitor
         self._engine = DyingEngine(
@@ -162,7 +155,7 @@ class Stream:
         if self._stops_at is not None and self._now > self._stops_at:
             if self._source.random() < 0.6:
                 if not self._stop.exists():
-                    ClockOfStop.stop_at = StreamClock(**vars(CLOCK)).stop_micros(round(self._now * MICROS))
+                    self._asked_micros = round(self._now * MICROS)
                     self._stop.touch()
             else:
                 self._stop.unlink(missing_ok=True)
@@ -196,7 +189,7 @@ class Stream:
                 held.setdefault(window, {}).setdefault(user, set()).add(item)
         if self._mode.domain:
             held |= {window: held.get(window, {}) for window in range(self.plan.schedule.horizon)}
-        return reference(held, self.plan, DOMAIN if self._mode.domain else (), in_order=True)
+        return reference(held, self.plan, public_of(self._mode), in_order=True)
 
     def check(self) -> None:
         self._engine.run()

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from dp_transforms import Plan, WindowSchedule
+from dp_transforms import Plan, PublicItems, WindowSchedule
 from dp_transforms.accounting.composition import sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import Published
@@ -17,7 +17,13 @@ from dp_transforms.accounting.price_list import price_list_of_amounts, smallest_
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.plan.calibration import checked_contributions, later_tests_of
 from dp_transforms.plan.records import Rounds
-from dp_transforms.plan.rounds import terms_of_round, terms_of_sizing, threshold_of_round, why_one_round
+from dp_transforms.plan.rounds import (
+    public_threshold,
+    terms_of_round,
+    terms_of_sizing,
+    threshold_of_round,
+    why_one_round,
+)
 from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
 from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import SCHEDULE, calibrated
@@ -259,3 +265,12 @@ def test_all_parts_together_have_the_false_names_of_one_run():
         assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
         sizing = terms_of_sizing(plan, drawn, 24)
         assert sizing == terms_of_sizing(plan, 16 * drawn, horizon) != terms_of_sizing(plan, drawn, horizon)
+
+
+def test_public_items_in_blocks_have_few_false_names_of_all_that_are_drawn_for_in_a_run():
+    items = PublicItems.of_ids([f"item-{number}" for number in range(1000)])
+    plan = Plan.for_contributions(epsilon=2, delta=1e-9, schedule=SCHEDULE, public_items=items, also_open=True)
+    noise, horizon = plan.prices_of_rounds[0].noise, plan.schedule.horizon
+    whole = public_threshold(plan, 16, horizon)
+    assert public_threshold(plan, 1, horizon // 16) == whole, "a part has its share"
+    assert 16_000 * noise.upper_tail(whole) <= plan.paid_rounds.false_names < 16_000 * noise.upper_tail(whole - 1)

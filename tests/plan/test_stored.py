@@ -25,6 +25,7 @@ pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrat
 LOOKS = short_looks_plan
 TWO_KEYS = calibrated_plan(most_keys=2)
 LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, public_items=DOMAIN)
+BESIDE = functools.partial(LOOKS_IN_DOMAIN, also_open=True)
 PLANS = {
     "hits": lambda: LABELS,
     "hits with counts": lambda: COUNTS,
@@ -34,7 +35,7 @@ PLANS = {
     "a higher threshold": functools.partial(calibrated_plan, threshold=600),
     "looks": LOOKS,
     "looks in a domain": LOOKS_IN_DOMAIN,
-    "public looks beside open ones": functools.partial(LOOKS_IN_DOMAIN, also_open=True),
+    "public looks beside open ones": BESIDE,
     "items that are not followed": functools.partial(short_looks_plan, forget_after=0),
 }
 
@@ -130,6 +131,7 @@ REFUSED = [
     (LOOKS, {"contributions.usual_tests": [1, 21]}, "each of usual_contributions"),
     (LOOKS, {"contributions.size_error": 0.0}, "size_error must lie in"),
     (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
+    (BESIDE, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
     (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, TOGETHER),
     (LOOKS, lambda p: {"followed.threshold": p.threshold + 1}, "must be at most the threshold"),
     (LOOKS, {"followed.threshold": 1}, "noise would name an item that nobody holds again and again"),
