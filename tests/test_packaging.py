@@ -12,6 +12,11 @@ import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+EACH_MODULE = """
+import importlib, pkgutil, dp_transforms
+for module in pkgutil.walk_packages(dp_transforms.__path__, "dp_transforms."):
+    importlib.import_module(module.name)
+"""
 USED = """
 import datetime
 import dp_transforms.cli.subcommands, dp_transforms.beam.jobs, dp_transforms.papers
@@ -37,6 +42,11 @@ def checkout_in(tmp_path):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, target)
     return folder
+
+
+def test_every_module_can_be_imported():
+    """With these versions of what the package requires: `make test-oldest` asks the oldest and the newest."""
+    run(sys.executable, "-c", EACH_MODULE, cwd=ROOT)
 
 
 def test_the_sdist_makes_a_wheel_that_works(tmp_path):
