@@ -58,6 +58,9 @@ def test_what_is_no_id_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             PublicItems.of_ids(ids)
+    for text, line in (b"x" * 16_385 + b"\na", 1), (b"a\n" + b"x" * 16_385, 2):
+        with pytest.raises(ValueError, match=f"items.txt must hold ids of at most 16,384 bytes; line {line} is longer"):
+            PublicItems.of_text(text, "items.txt")
     with pytest.raises(ValueError, match=r"none of them missing\. Use PublicItems\.of_ids"):
         PublicItems(["a"])
 
