@@ -6,24 +6,9 @@ import math
 
 import pytest
 
-from dp_transforms.accounting.charged_hits import NoiseParameters, smallest_safe_threshold
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import with_changes
 from tests.helpers.modes import plan_of_mode
-
-
-@pytest.mark.parametrize("share", [1.0, 1 + 1e-12, 1 - 1e-12])
-def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share):
-    """At the exact tail of a margin, and one digit beside it."""
-    noise, queries = NoiseParameters(0.3), 240
-    for margin in (1, 2, 17, 90):
-        delta_open = queries * noise.upper_tail(margin) * share
-        found = smallest_safe_threshold(noise, queries, delta_open)
-        assert queries * noise.upper_tail(found - 1) <= delta_open
-        assert queries * noise.upper_tail(found - 2) > delta_open
-    assert smallest_safe_threshold(noise, queries, queries * 0.6) == 1
-    assert smallest_safe_threshold(noise, 1, noise.upper_tail(0)) == 1
-
 
 OPTIONS = {"hits": {}, "hits-with-counts": {"hits_per_user": 2}, "kms21": {"hits_per_user": 2}}
 

@@ -17,7 +17,7 @@ from dp_transforms.accounting.charging_game import (
 )
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
-from tests.reference.charging_game import capped_game_delta, game_by_iteration, static_adversary_delta, vertices
+from tests.reference.charging_game import game_by_iteration, static_adversary_delta, vertices
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
@@ -85,40 +85,6 @@ def test_tiny_deltas_keep_their_digits(hits, epsilon):
     falls = -np.diff(deltas)
     assert (falls > 0).all()
     assert falls == pytest.approx(np.full(4, falls.mean()), rel=1e-2)
-
-
-def attained(epsilon_per_query, hits, epsilon, plays):
-    """delta of one policy in two calls: the sum of ``(P - e^epsilon Q)_+`` over all transcripts. plays: by what
-    happened before; a state without a play stops."""
-    p = math.exp(epsilon_per_query) / (1 + math.exp(epsilon_per_query))
-
-    def ends(history, first, second):
-        if len(history) == 2 or sum(hit for _, hit in history) == hits or plays[history] is None:
-            yield max(0.0, first - math.exp(epsilon) * second)
-            return
-        for up, hit in itertools.product((0, 1), repeat=2):
-            share = plays[history][up] if hit else 1 - plays[history][up]
-            if share > 0:
-                rises, falls = (p, 1 - p) if up else (1 - p, p)
-                yield from ends((*history, (up, hit)), first * rises * share, second * falls * share)
-
-    return math.fsum(ends((), 1.0, 1.0))
-
-
-@pytest.mark.parametrize(
-    ("epsilon_per_query", "share", "hits", "epsilon"), [(0.7, 0.6, 1, 0.3), (0.5, 0.6, 2, 0.2), (1.5, 0.4, 1, 0.9)]
-)
-def test_the_short_game_is_the_best_of_every_policy(epsilon_per_query, share, hits, epsilon):
-    """Policies that remember everything, may stop anywhere, and play a corner elsewhere: 1024 of two calls."""
-    q = share / (math.exp(epsilon_per_query) + 1)
-    states = [(), *(((up, hit),) for up, hit in itertools.product((0, 1), repeat=2))]
-    choices = [None, *vertices(epsilon_per_query, q)]
-    best = max(
-        attained(epsilon_per_query, hits, epsilon, dict(zip(states, chosen, strict=True)))
-        for chosen in itertools.product(choices, repeat=len(states))
-    )
-    assert best > 0
-    assert capped_game_delta(epsilon_per_query, q, hits, 2, epsilon) == pytest.approx(best, rel=1e-9)
 
 
 def test_the_accountant_is_a_curve_that_falls_and_its_inverse():

@@ -69,26 +69,6 @@ def test_the_conditions_are_no_weaker_than_the_proof_needs(grid, shift):
             ThresholdMonitorAccountant(**numbers(*refused), grid=grid, hits=1)
 
 
-def direct_scale(epsilon, delta, hits):
-    """10 D of [KMS21], a function of e / ln(1/d) only."""
-    shift = epsilon / (75 * (hits + 1) + 25 * math.log(3 / delta))
-    return 10 / shift * math.log(1 / shift)
-
-
-@pytest.mark.parametrize(("epsilon", "delta", "hits"), [(1, 1e-6, 1), (2, 1e-9, 300), (8, 1e-9, 4000)])
-def test_calibration_takes_no_more_noise_than_it_needs(epsilon, delta, hits):
-    noise = calibrate_threshold_monitor(epsilon, delta, hits)
-    assert noise.delta(epsilon) <= delta
-    assert 1 / noise.wide_epsilon <= (1 + 1e-4) * direct_scale(epsilon, delta, hits)
-    narrow = noise.narrow_epsilon * 1.001
-    cap = math.ceil(math.log(1 / narrow) / narrow)
-    less = ThresholdMonitorAccountant(**numbers(1 / (10 * cap) * (1 - 1e-12), narrow, cap), hits=hits)
-    assert less.delta(epsilon) > delta
-    fine = calibrate_threshold_monitor(epsilon, delta, hits, grid=4)
-    assert 1 / fine.wide_epsilon / 4 == pytest.approx(1 / noise.wide_epsilon, rel=1e-3), "a grid changes units alone"
-    assert fine.delta(epsilon) <= delta
-
-
 @pytest.mark.parametrize("hits", [1, 2000])
 def test_the_accountant_is_a_curve_and_its_inverse(hits):
     accountant = calibrate_threshold_monitor(1.0, 1e-6, hits)

@@ -46,14 +46,3 @@ def test_no_other_shape_finds_more(usual, monkeypatch):
     best = users(chosen(usual_tests=usual))
     for shape in (2.0, 3.5):
         assert best <= users(chosen_of_shape(shape, monkeypatch, usual_tests=usual)) * 1.03
-
-
-def test_levels_are_priced(monkeypatch):
-    """At 5.5 standard deviations they cost next to nothing, at 2 a visible part."""
-    plain, wide, close = (
-        chosen_of_shape(2.5, monkeypatch, usual_tests=(5, 5), most_tests=5, level_spacing=spacing)
-        for spacing in (29.0, 5.5, 2.0)
-    )
-    assert wide.prices.spacing >= 5.5 * wide.prices.noise.standard_deviation
-    assert plain.prices.weights[0] * 0.998 < wide.prices.weights[0] <= plain.prices.weights[0]
-    assert close.prices.weights[0] < 0.97 * plain.prices.weights[0]

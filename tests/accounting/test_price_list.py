@@ -97,21 +97,6 @@ def fine_reference_list(shape, most_tests):
     return price_list(ExponentialPower(shape, FINE_SCALE), 17, budget, most_tests, 20.0)
 
 
-@pytest.mark.parametrize(
-    ("shape", "most_tests", "wanted"),
-    [
-        (float(shape.removeprefix("p=")), int(looks), wanted)
-        for shape, row in REFERENCE["joint_T_in_scales"].items()
-        for looks, wanted in row.items()
-        if int(looks) <= 10_000  # more looks need a finer grid than a test has time for
-    ],
-)
-def test_reference_thresholds(shape, most_tests, wanted):
-    """Three digits after the point are given. T can be a little larger: the smallest weight is rounded to the grid."""
-    found = smallest_open_threshold(fine_reference_list(shape, most_tests), REFERENCE["delta_open"]) / FINE_SCALE
-    assert wanted - 0.0006 < found < wanted + 0.0025
-
-
 def likeliest_report(prices, threshold):
     """The largest sum of ``Pr[Z >= T - weight]`` over looks that one purse pays for: all multisets."""
     noise = prices.noise

@@ -22,10 +22,7 @@ from dp_transforms.core.hit_noise import ReleaseRule
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.sampling_checks import laplace_probability
-from tests.privacy.adversary import Action, best_adversary, extract_kernel, kernel_of_law
-from tests.privacy.exact_hits import settings_for
 
-MODES = ["hits", "hits-with-counts"]
 EPSILON = 0.7  # of a query
 
 
@@ -66,16 +63,6 @@ def test_results_of_a_query_are_those_of_the_release_rule(zone_width, distance):
     assert_same_law(results, by_definition(zone_width, distance))
     for world in (0, 1):
         assert math.fsum(result[world] for result in results) == pytest.approx(1, abs=1e-14)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_results_of_a_query_are_those_of_the_real_monitor(mode):
-    """Every outcome of its 128-bit uniforms."""
-    settings = settings_for(mode, 0.5, 1, 12, 4)
-    distances = range(-4, 8)
-    kernel = extract_kernel(settings, [Action(settings.threshold + distance) for distance in distances])
-    for distance, entries in zip(distances, kernel[0], strict=True):
-        assert_same_law(ThresholdLaw(0.5, settings.hits.zone_width).results(distance), entries)
 
 
 def test_masses_far_out_keep_their_digits():
@@ -131,20 +118,6 @@ def test_two_distances_are_as_bad_as_all(zone_width, hits, adds_user):
         found = attained(ThresholdLaw(EPSILON, zone_width), hits, 3, epsilon, adds_user)
         assert found == pytest.approx(by_force, rel=1e-6, abs=1e-12)
         assert found <= by_force + 1e-13, "rounded down"
-
-
-@pytest.mark.parametrize("zone_width", [0, 12])
-@pytest.mark.parametrize(("hits", "windows", "items"), [(3, 60, 1), (3, 7, 4)])
-@pytest.mark.parametrize("adds_user", [True, False])
-def test_the_adversary_of_the_audit_is_the_general_one(zone_width, hits, windows, items, adds_user):
-    law = ThresholdLaw(0.2, zone_width)
-    kernel = kernel_of_law(law, law.distances, hits)
-    for epsilon in (0.0, 0.13, 0.4, 1.0):
-        curve = best_adversary(
-            kernel, step=0.2, rounds=windows, items_per_window=items, epsilons=[epsilon], adds_target=adds_user
-        )
-        found = attained(law, hits, windows, epsilon, adds_user, items)
-        assert found == pytest.approx(curve.deltas[0], rel=1e-12, abs=1e-18)
 
 
 @functools.cache

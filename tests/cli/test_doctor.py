@@ -102,7 +102,6 @@ APACHE = "%d/%b/%Y:%H:%M:%S %z"
     ("header", "roles"),
     [
         ("userId,movieId,rating,timestamp", ["userId", "movieId", "timestamp", "s"]),
-        ("event_day,event_timestamp,user_pseudo_id,page", ["user_pseudo_id", "page", "event_timestamp", "s"]),
         ("remote_nobody,remote_host,time_local,path", ["remote_host", "path", "time_local", APACHE]),
         ("date,timestamp,user,page", ["user", "page", "timestamp", "s"]),  # a full column of seconds beats a day
         ("date,clock,level,page", ["?", "page", "date", ""]),  # and a clock beside a date is no user
@@ -111,14 +110,12 @@ APACHE = "%d/%b/%Y:%H:%M:%S %z"
         ("user_id,session_id,click_article_id,first_touch,at", ["user_id", "click_article_id", "at", ""]),
         ("session_id,page,at", ["session_id", "page", "at", ""]),
         ("hop,page,at", ["?", "page", "at", ""]),  # each connection would be a user
-        ("hop,host,page,at", ["host", "page", "at", ""]),
         ("six,page,at", ["six", "page", "at", ""]),
         ("usertype,start_station,at", ["?", "?", "at", ""]),
         ("buyer_id,patient,product,at", ["?", "product", "at", ""]),
         ("user_id,from_user_id,at", ["user_id", "?", "at", ""]),
         ("user,profile_url,at", ["user", "?", "at", ""]),  # what is named for a user is no item
         ("user,channel,at", ["user", "?", "at", ""]),  # nor is an address
-        ("user,page_host,at", ["user", "?", "at", ""]),
         ("user_id,created_at,updated_at,page", ["user_id", "page", "created_at", ""]),
         ("user,page,sent_at,created_at", ["user", "page", "sent_at", ""]),  # both the same
         ("user,page,us", ["user", "page", "us", "%m/%d/%Y %I:%M:%S %p"]),
@@ -133,16 +130,13 @@ def test_roles_are_proposed_by_type_and_name_or_asked_for(tmp_path, header, role
 
 IS_WRONG = [
     (table("hop,page,at"), "hop: addresses with ports, 120 different\n"),
-    (table("hop,page,at"), "--user-field ? (weighed: hop, page)"),
     (table("date,clock,level,page"), "date holds days, the clock is in clock: join both"),
-    (table("user_id,year_first,page"), "needs one: '%d/%m/%y %H:%M:%S' or '%y/%m/%d %H:%M:%S')"),
     (table("a,b,at"), "--user-field ? (weighed: a, b)"),
     (table("user,item,at", ";"), "--csv-separator ';'"),
     ("0;2014-04-07T10:00:00Z;21;0\n", r"(printf 'field1;field2;field3;field4\n'; gzip -cdf log.csv) > named.csv"),
     ("196\t242\t3\t881250949\n", r"(printf 'field1\tfield2\tfield3\tfield4\n'; gzip -cdf log.csv) > named.csv"),
     ("user,item,timestamp\ru,i,2026-01-01\r", r"lines end in line feeds (else: tr '\r' '\n' < OLD > NEW)"),
     ("user,item,time\nu,i,01.03.2026 12:00\n", "needs one: '%d.%m.%Y %H:%M' or '%m.%d.%Y %H:%M')"),
-    ("user,item,time\nu,i,02/20/26\n", "--time-format ? (time needs one: %m/%d/%y)"),
     ("user,item,at\nu,i,03/04/2026\nu,i,13/04/2026\n", "--time-format %d/%m/%Y"),
     ("user,item,time\nu,i,3 May 2026 12:30 UTC\n", "--time-format '%d %b %Y %H:%M %z'"),
     ("user,item,time\nu,i,12h on 3 May 2026\n", "--time-field ? (weighed: none)"),
@@ -162,31 +156,18 @@ def test_what_is_wrong_is_said(tmp_path, text, words):
     assert looked.returncode == ("?" in command_of(looked.stdout))
 
 
-def traefik(row):
-    host, wrong = f"203.0.113.{row % 40}", {"ClientUsername": "-", "RequestCount": row, "ServiceAddr": "10.0.0.2:80"}
-    right = {"ClientHost": host, "RequestPath": f"/{row % 8}", "StartUTC": moment(row), "time": moment(row)}
-    return {"ClientAddr": f"{host}:{50000 + row}", "RequestHost": "shop.example", **wrong, **right}
-
-
 def github(row):
     actor = {"id": row % 40, "login": f"dev{row % 40}", "url": "https://api.example/u"}
     repo = {"id": row % 7, "name": f"org/r{row % 7}", "url": "https://api.example/r"}
     return {"id": str(2489651045 + row), "type": "PushEvent", "actor": actor, "repo": repo, "created_at": moment(row)}
 
 
-@pytest.mark.parametrize(
-    ("make", "roles"),
-    [
-        (traefik, ["ClientHost", "RequestPath", "StartUTC", ""]),
-        (lambda row: {f"u{row}": 1, "user": row % 9, "page": "p", "at": moment(row)}, ["user", "page", "at", ""]),
-        (lambda row: {"x.user": row % 9, "page": "p", "@at": moment(row)}, ["x.user", "page", "@at", ""]),
-    ],
-    ids=["traefik", "keyed by users", "dotted names"],
-)
-def test_json_lines_are_replayed_as_proposed(tmp_path, make, roles):
-    write_json(tmp_path / "log.jsonl", map(make, range(ROWS)))
+def test_json_lines_with_odd_names_are_replayed_as_proposed(tmp_path):
+    """Users are also keys of objects."""
+    rows = ({f"u{row}": 1, "x.user": row % 9, "page": "p", "@at": moment(row)} for row in range(ROWS))
+    write_json(tmp_path / "log.jsonl", rows)
     looked = shh("doctor", "log.jsonl", cwd=tmp_path)
-    assert roles_of(looked.stdout) == roles
+    assert roles_of(looked.stdout) == ["x.user", "page", "@at", ""]
     replayed(tmp_path, looked.stdout)
 
 
@@ -194,16 +175,11 @@ def write_json(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.mark.parametrize("ending", ["jsonl.gz", "parquet", "avro"])
+@pytest.mark.parametrize("ending", ["jsonl.gz", "parquet"])
 def test_fields_in_objects_are_named_by_their_path_with_the_command_that_flattens_them(tmp_path, ending):
     rows, log = list(map(github, range(ROWS))), tmp_path / f"log.{ending}"
     if ending == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), log)
-    elif ending == "avro":
-        inner = [{"name": name, "type": kind} for name, kind in (("id", "long"), ("name", "string"))]
-        inner = {"type": "record", "name": "object", "fields": inner}
-        actor = {"type": "record", "name": "actor", "fields": [{"name": "login", "type": "string"}]}
-        write_avro(log, [("actor", actor), ("repo", inner), ("created_at", "string")], rows)
     else:
         write_json(tmp_path / "log.jsonl", rows)
         log.write_bytes(gzip.compress((tmp_path / "log.jsonl").read_bytes()))
@@ -216,12 +192,6 @@ def test_fields_in_objects_are_named_by_their_path_with_the_command_that_flatten
     looked = shh("doctor", flat, cwd=tmp_path)
     assert roles_of(looked.stdout) == ["actor.login", "repo.name", "created_at", ""]
     replayed(tmp_path, looked.stdout)
-
-
-def write_avro(path, fields, rows):
-    with open(path, "wb") as file:
-        fields = [{"name": name, "type": kind} for name, kind in fields]
-        fastavro.writer(file, {"type": "record", "name": "event", "fields": fields}, rows)
 
 
 def test_a_log_is_understood_and_the_command_runs_as_printed(tmp_path):
@@ -251,7 +221,7 @@ def test_what_is_declared_is_not_asked_and_is_in_the_command(tmp_path):
     assert option_of(declared.stdout, "start") == "2026-02-20T00:00:00Z", "days are those of UTC"
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "jsonl", "avro", "parquet"])
+@pytest.mark.parametrize("ending", ["csv.gz", "jsonl", "avro", "parquet"])
 def test_every_format_is_understood_and_the_end_of_a_very_long_log_is_asked(tmp_path, ending, monkeypatch):
     rows = [{"user": f"u{n % 900}", "sku": n % 4, "at": EPOCH + 115 * n} for n in range(3000)]
     path = tmp_path / f"log.{ending}"
@@ -259,11 +229,13 @@ def test_every_format_is_understood_and_the_end_of_a_very_long_log_is_asked(tmp_
     if ending == "jsonl":
         path.write_text("\n".join(map(json.dumps, rows)))
     elif ending == "avro":
-        write_avro(path, [("user", "string"), ("sku", "long"), ("at", "long")], rows)
+        fields = [{"name": name, "type": kind} for name, kind in (("user", "string"), ("sku", "long"), ("at", "long"))]
+        with open(path, "wb") as file:
+            fastavro.writer(file, {"type": "record", "name": "event", "fields": fields}, rows)
     elif ending == "parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
-        path.write_bytes(gzip.compress(lines) if ending == "csv.gz" else lines)
+        path.write_bytes(gzip.compress(lines))
     looked = shh("doctor", path.name, cwd=tmp_path)
     assert roles_of(looked.stdout) == ["user", "sku", "at", "s"]
     assert (looked.returncode, option_of(looked.stdout, "end")) == (0, "2026-02-25T00:00:00Z")
@@ -324,7 +296,6 @@ CLOCK = "20/Feb/2026:08:{:02}:00 +0000"
 REQUEST = '"GET /page HTTP/1.1" 200 1 "https://s.example/?q=caf\xe9" "agent/1.0"'
 ACCESS_LOGS = {
     "combined": f"198.51.100.{{}} - an na [{CLOCK}] {REQUEST}\n",
-    "names of hosts": f"h{{}}.example.org - - [{CLOCK}] {REQUEST}\n",
     "virtual host first": f"www.example.org:443 198.51.100.{{}} - - [{CLOCK}] {REQUEST}\n",
     "virtual host by address": f"192.0.2.1 198.51.100.{{}} - - [{CLOCK}] {REQUEST}\n",
 }

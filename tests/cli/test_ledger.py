@@ -1,14 +1,13 @@
 """`shh ledger`, and `--ledger` of `shh replay` and `shh stream`: what a run takes, what is refused, what is shown."""
 
 import json
-import shutil
 
 import pytest
 
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
 from tests.helpers.ledger_runs import done, part
-from tests.helpers.replay_logs import START, log_rows, write_parquet
+from tests.helpers.replay_logs import log_rows, write_parquet
 from tests.helpers.report_samples import written
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -69,14 +68,6 @@ def test_what_is_spent_is_shown_and_a_run_is_ended(folder):
     assert "0 of 4" in succeeds(ledger(folder))
 
 
-def test_json_has_exact_amounts_and_every_part(folder):
-    done(Ledger(folder / "ledger.db"), part(run_id="run"), "state 1")
-    (population,) = json.loads(succeeds(ledger(folder, "--json")))["populations"]
-    assert (population["spent_epsilon"], population["left_delta"]) == ("0.5", "0.000000009")
-    (run,) = population["runs"]
-    assert (run["status"], run["windows_done"], run["parts"][0]["state_after"]) == ("finished", 1, "state 1")
-
-
 def test_a_ledger_that_does_not_know_the_run_of_a_report_is_an_error(folder):
     done(Ledger(folder / "ledger.db"), part(run_id="run"))
     report = str(written(folder, "jsonl"))
@@ -102,28 +93,6 @@ def test_a_run_says_what_it_takes_and_one_that_does_not_fit_draws_nothing(folder
     assert not (folder / "run.state").exists()
     assert not (folder / "third.avro").exists()
     assert (spent(folder), statuses(folder)) == ("4", [["finished"], ["finished"]])
-
-
-def test_parts_of_one_run_pay_once(folder):
-    assert "This run takes 2 of the 5" in succeeds(replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS))
-    shutil.copy(folder / "run.state", folder / "backup.state")
-    second = succeeds(replay(folder, "2.avro", *PARTS))
-    assert "This part is of a run that has paid, and takes nothing more" in second
-    assert "is done" in succeeds(replay(folder, "2.avro", *PARTS))
-    earlier = succeeds(replay(folder, "1.avro", *PARTS, "--until", EVENING))
-    assert "is done" in earlier
-    assert "1.avro" in earlier
-    assert (spent(folder), statuses(folder)) == ("2", [["finished", "finished"]])
-    alone = shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "3.avro", *PARTS, cwd=folder)
-    assert "the ledger has run" in error_of(alone), "all parts of a run are in one ledger"
-    # An older copy of the state is of the right run, plan and key. The ledger knows that it is older.
-    succeeds(ledger(folder, "run.state", "1.avro", "2.avro"))
-    sick = ledger(folder, "run.state", "backup.state")
-    assert "an older copy" in sick.stdout
-    assert "must not be used" in error_of(sick)
-    shutil.move(folder / "backup.state", folder / "run.state")
-    assert "one of the two is an older copy" in error_of(replay(folder, "3.avro", *PARTS))
-    assert not (folder / "3.avro").exists()
 
 
 def test_a_run_on_a_runner_is_for_no_other_log_whatever_is_seen_of_it(folder):
@@ -159,16 +128,6 @@ def test_a_log_of_another_year_is_found_out_before_its_run_is_charged(folder, wo
     later = replay(folder, "later.avro", *words[:-2], log="old.parquet")
     assert (later.returncode == 0) == bool(words)
     assert statuses(folder) == [["finished", "finished"] if words else ["finished"]]
-
-
-@pytest.mark.parametrize("log", ["none.csv", "late.parquet"])
-def test_a_part_without_events_has_its_report(folder, log):
-    """A night without events is a night: nothing that others see depends on it."""
-    (folder / "none.csv").write_text("user,item,timestamp\n")
-    write_parquet(folder / "late.parquet", [row for row in log_rows() if row[2] >= START + 4 * 3600])
-    succeeds(replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log=log))
-    assert list(read_report_file(folder / "night.avro")[1]) == []
-    assert statuses(folder) == [["finished"]]
 
 
 # --- Streams

@@ -1,7 +1,6 @@
 """What people type and what plan files hold, at its worst: a clear line, no traceback, no waiting."""
 
 import json
-import random
 import resource
 import time
 
@@ -53,21 +52,6 @@ def read(path):
     assert said.isprintable()
     assert len(said) < 1000
     return None
-
-
-def test_a_plan_that_is_cut_or_has_flipped_bits_is_refused_or_the_same(tmp_path):
-    path, text, generator = tmp_path / "plan.json", PLAN.to_json().encode(), random.Random(5)
-    for size in range(0, len(text), 7):
-        path.write_bytes(text[:size])
-        assert read(path) is None
-    refused = 0
-    for _ in range(300):
-        at = generator.randrange(len(text))
-        path.write_bytes(text[:at] + bytes([text[at] ^ 1 << generator.randrange(8)]) + text[at + 1 :])
-        found = read(path)
-        assert found in (None, PLAN)  # a blank became another one, or a digit beyond the last
-        refused += found is None
-    assert refused > 225
 
 
 ODD = [None, True, [], {}, "2", "", -1, 0, 1.5, 10**30, -0.0, 5e-324, 1.7e308, 2**53 + 1, [[[]]], {"a": 1}]

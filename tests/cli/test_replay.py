@@ -5,11 +5,9 @@ import os
 import stat
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import Plan, WindowSchedule, replay
 from dp_transforms.cli.options import OF_PROGRAMS, Options, Program, fields_of
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.reports import read_report_file
@@ -17,7 +15,7 @@ from dp_transforms.stores import files, remote_files
 from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
-from tests.helpers.small_runs import drawn_as, key_file
+from tests.helpers.small_runs import key_file
 
 LOOKS = (*BUDGET[: BUDGET.index("--charge")], "--usual-contributions", 1, 2, "--most-contributions", 20)  # in one round
 EXPECTED = {hour: [f"heavy-{hour}"] for hour in range(HOURS) if hour not in (2, 4)}
@@ -42,16 +40,6 @@ def replayed(folder, *words, log="log.parquet", output="report.jsonl"):
     done = shh("replay", log, *words, "--output", output, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done
-
-
-@pytest.mark.parametrize(("source", "output"), [("csv", "jsonl"), ("jsonl", "avro"), ("avro", "jsonl")])
-def test_reads_and_writes_every_format(tmp_path, source, output):
-    write_log(tmp_path / f"log.{source}")
-    done = replayed(tmp_path, *BUDGET, log=f"log.{source}", output=f"report.{output}")
-    assert items(tmp_path / f"report.{output}") == EXPECTED
-    assert "(8, 1e-06)-differentially private" in done.stdout
-    assert "heavy-5" in done.stdout
-    assert "light" not in done.stdout
 
 
 def test_contributions_beyond_what_a_user_budget_pays_are_counted_for_the_operator(tmp_path):
@@ -146,6 +134,7 @@ def test_a_log_in_which_nothing_counts_gives_a_report_only_where_that_is_asked_f
 
 WRONG = """
     missing.parquet: missing.parquet
+    log.parquet --public-items no.txt: no.txt cannot be read: No such file or directory
     log.parquet --user-field who: --user-field
     log.parquet --time-field item: --user-field, --item-field and --time-field must name three
     log.parquet --output same.jsonl --dead-letter ./same.jsonl: name the same file
@@ -190,48 +179,23 @@ def test_public_items_are_found_and_others_are_left_out(folder):
     assert f"0 outside --start .. --end skipped, {MANY} of other items than --public-items skipped" in done.stderr
 
 
-def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(folder):
-    (folder / "items.txt").write_text("\n".join(ITEMS))
-    (folder / "others.txt").write_text("\n".join(ITEMS[1:]))
-    for name, options in (("open", []), ("known", ["--public-items", "items.txt"])):
-        made = shh("plan", *BUDGET, *options, "--output", f"{name}.json", cwd=folder)
-        assert made.returncode == 0, made.stderr
-    known = ["--plan", "known.json", "--public-items", "items.txt"]
-    for words, said in (
-        (known[:2], "the plan has 104 public items. Give the list of them with --public-items."),
-        (["--plan", "open.json", *known[2:]], "the plan has no public items. Leave --public-items out"),
-        ([*known[:2], "--public-items", "others.txt"], "the list (103 items) is not that of the plan (104 items)"),
-        ([*BUDGET, "--public-items", "no.txt"], "no.txt cannot be read: No such file or directory"),
-    ):
-        assert said in error_line(shh("replay", "log.parquet", *words, "--output", "report.jsonl", cwd=folder))
-    assert not (folder / "report.jsonl").exists()
-
-
 def test_windows_are_shown_in_the_zone_that_is_asked_for(folder):
     assert "start (Europe/Berlin)" in replayed(folder, *BUDGET, "--time-zone", "Europe/Berlin").stdout
 
 
-def test_several_item_fields_give_the_bytes_of_a_log_that_was_joined_beforehand(folder):
-    """From a file and from a table. The row without a page is none."""
-    pages = pa.array([f"{n % 2}" for n in range(1599)] + [""])
-    country = pa.array([("DE", "FR")[n // 2 % 2] for n in range(1600)])
-    times = pa.array([(START + n) * 10**6 for n in range(1600)], pa.timestamp("us", "UTC"))
-    log = pa.table({"user": [f"u{n}" for n in range(1600)], "country": country, "page": pages, "timestamp": times})
+def test_several_item_fields_make_one_label(folder):
+    """The row without a page is none. That all readers join alike: tests/logs/test_id_columns.py."""
+    pages = [str(number % 2) for number in range(1599)] + [""]
+    countries = [("DE", "FR")[number // 2 % 2] for number in range(1600)]
+    times = pa.array([(START + number) * 10**6 for number in range(1600)], pa.timestamp("us", "UTC"))
+    users = [f"u{number}" for number in range(1600)]
+    log = pa.table({"user": users, "country": countries, "page": pages, "timestamp": times})
     pq.write_table(log, folder / "pages.parquet")
-    key = key_file(folder)
-    given = ("--item-field", "country", "--item-field", "page", "--noise-key-file", key)
-    done = replayed(folder, *LOOKS, *given, log="pages.parquet")
-    assert " 1 unreadable" in done.stderr
+    given = ("--item-field", "country", "--item-field", "page")
+    assert " 1 unreadable" in replayed(folder, *LOOKS, *given, log="pages.parquet").stderr
     assert sorted(items(folder / "report.jsonl")[0]) == ["DE / 0", "DE / 1", "FR / 0", "FR / 1"]
-    joined = log.append_column("item", pc.binary_join_element_wise(country, pages, " / ")).slice(0, 1599)
-    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-01T06:00:00Z", "1h")
-    few = {"usual_contributions": (1, 2), "most_contributions": 20}
-    plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule, **few)
-    with drawn_as(key, read_report_file(str(folder / "report.jsonl"))[0].run_id):
-        replay(joined, plan).write(folder / "table.jsonl")
-    assert (folder / "table.jsonl").read_bytes() == (folder / "report.jsonl").read_bytes()
     job = Program("job", params=list(OF_PROGRAMS))
-    for fields, item in ((given[:4], ("country", "page")), (("--item_field=page",), "page"), ((), "item")):
+    for fields, item in ((given, ("country", "page")), (("--item_field=page",), "page"), ((), "item")):
         context = job.make_context("job", ["--plan", "plan.json", *fields])
         assert fields_of(Options(**context.params)).item == item
 

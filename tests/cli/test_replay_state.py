@@ -1,7 +1,6 @@
 """`shh replay --state`: parts of one run, one command after the other. In detail: test_state_part.py."""
 
 import shutil
-import signal
 
 import pytest
 
@@ -9,28 +8,13 @@ from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.ledger import Ledger
-from dp_transforms.runs.state_file import StateFile, hold_state
 from dp_transforms.runs.state_part import StatePart
-from tests.helpers import shh_process
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 from tests.helpers.stored_states import FOLDER, PLANS, go_on
 
-# Killed when the report has its name, and the state has not.
-KILLED_THEN = """
-import os, signal
-from dp_transforms.runs import state_part
-publish = state_part.write_output
-def and_die(*arguments):
-    publish(*arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
-state_part.write_output = and_die
-from dp_transforms.cli.main import main
-main()
-"""
 DAY = 86_400
 
 
@@ -48,9 +32,9 @@ def rows_of(number):
 
 
 class Nights:
-    """A folder with a plan, a key and the log of each day. The current folder of all commands."""
+    """A folder with a plan, a key and the log of each day."""
 
-    def __init__(self, folder, days=5):
+    def __init__(self, folder, days=3):
         self.folder = folder
         plan = looks_plan_of(WindowSchedule(START, START + DAY * days, DAY, DAY), forget_after=2, most_tests=12)
         (folder / "plan.json").write_text(plan.to_json())
@@ -58,46 +42,28 @@ class Nights:
         for number in range(days):
             write_parquet(folder / f"{number}.parquet", rows_of(number))
 
-    def words(self, end, *logs, **options):
+    def run(self, end, *logs, **options):
         """The command of the night after which the days before ``end`` are published."""
         given = {"plan": "plan.json", "noise-key-file": "noise.key", "state": "run.state", "until": day(end)}
         given |= {"output": f"{end}.jsonl"} | {name.replace("_", "-"): value for name, value in options.items()}
-        flags = [word for name, value in given.items() if value for word in (f"--{name}", value)]
-        return ["replay", *(logs or [f"{end - 1}.parquet"]), *flags]
-
-    def run(self, end, *logs, **options):
-        return shh(*self.words(end, *logs, **options), cwd=self.folder)
+        flags = [word for name, value in given.items() for word in (f"--{name}", value)]
+        return shh("replay", *(logs or [f"{end - 1}.parquet"]), *flags, cwd=self.folder)
 
     def taken(self, end, *logs, **options):
         done = self.run(end, *logs, **options)
         assert done.returncode == 0, done.stderr
-        return done.stderr
 
     def refused(self, end, *logs, code=1, **options):
         """Says why; nothing is changed."""
-        before = self.content(), self.parts
+        before = self.content()
         done = self.run(end, *logs, **options)
-        assert done.returncode == code
+        assert (done.returncode, self.content()) == (code, before)
         (error,) = [line for line in done.stderr.splitlines() if ": warning: " not in line]  # of a plan for tests
-        assert error.startswith("shh: ")
-        assert (self.content(), self.parts) == before
         return error
 
     def content(self):
-        return {
-            path.name: path.read_bytes()
-            for path in self.folder.iterdir()
-            if path.is_file() and not path.name.endswith((".lock", ".ledger"))
-        }
-
-    @property
-    def parts(self):
-        """Of the run that was begun last, by its own ledger."""
-        return Ledger(self.folder / "run.state.ledger").runs()[-1][1]
-
-    def report(self, output):
-        header, reports = read_report_file(self.folder / output)
-        return header, list(reports)
+        files = (path for path in self.folder.iterdir() if path.suffix != ".lock")
+        return {path.name: path.read_bytes() for path in files}
 
 
 @pytest.fixture
@@ -105,58 +71,16 @@ def nights(tmp_path):
     return Nights(tmp_path)
 
 
-def test_nights_make_one_run(nights):
-    """One is missed, and the next one makes up for it; one runs twice; one is killed in the middle. Each window is
-    published once, of one run."""
-    missed, twice, killed, days = 2, 3, 4, 5
-    named = []
-    for end in range(1, days + 1):
-        if end == missed:
-            continue
-        logs = [f"{end - 1}.parquet", f"{end - 2}.parquet"] if end == missed + 1 else []
-        if end == killed:
-            ended = shh_process.run_python("-c", KILLED_THEN, *nights.words(end, *logs), cwd=nights.folder)
-            assert ended.returncode == -signal.SIGKILL, ended.stderr
-            assert nights.parts[-1].is_open
-            published = (nights.folder / f"{end}.jsonl").read_bytes()
-        nights.taken(end, *logs, until="" if end == days else day(end))
-        if end == killed:
-            assert (nights.folder / f"{end}.jsonl").read_bytes() == published
-        if end == twice:
-            before, again = nights.content(), nights.taken(end, *reversed(logs))
-            assert "is done" in again
-            assert "nothing was spent" in again
-            assert nights.content() == before
-        header, reports = nights.report(f"{end}.jsonl")
-        assert header.run_id == StateFile(nights.folder / "run.state").header.run_id
-        named += [(each.window_start // MICROS_PER_SECOND - START, hit.item) for each in reports for hit in each[3]]
-    held = [(at, item) for at, item in named if item == f"top-{at // DAY}"]  # noise alone may name a followed one
-    assert held == [(DAY * number, f"top-{number}") for number in range(days)]
-    assert [(part.first_window, part.end_window) for part in nights.parts] == [(0, 1), (1, 3), (3, 4), (4, 5)]
-    assert not [path for path in nights.folder.iterdir() if path.name.endswith((".partial", ".drawn"))]
-    assert "are published already" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
-
-
-def test_what_does_not_fit_is_refused_with_the_remedy(nights, tmp_path):
+def test_what_does_not_fit_is_refused_with_the_remedy(nights):
+    """Files, keys and locks that do not: tests/runs."""
     nights.taken(2, "0.parquet", "1.parquet")
-    (tmp_path / "other.key").write_bytes(bytes(range(64)))
-    (tmp_path / "other.key").chmod(0o600)
-    (tmp_path / "mine.jsonl").write_text("mine")
     for options, said in (
-        ({"noise_key_file": "other.key"}, "is not sealed with this noise key"),
         ({"user_field": "item", "item_field": "user"}, "was used before with another user field"),
         ({"until": "2026-02-01"}, "--until must be the end of a window, got 2026-02-01T00:00:00Z. 2026-01-01"),
         ({"until": "2026-01-03T05:00:00Z"}, "must be the end of a window, got 2026-01-03T05:00:00Z."),
-        ({"dead_letter": "run.state"}, "name the same file"),
-        ({"output": "mine.jsonl"}, "never overwritten"),
     ):
         assert said in nights.refused(3, **options)
     assert "published already" in nights.refused(2, "1.parquet", output="again.jsonl", code=3)
-    (tmp_path / "run.state").chmod(0o640)
-    assert "chmod 600" in nights.refused(3)
-    (tmp_path / "run.state").chmod(0o600)
-    with hold_state(tmp_path / "run.state"):
-        assert "it cannot be locked" in nights.refused(3)
     nights.taken(3)
 
 
@@ -203,7 +127,7 @@ def test_a_state_that_was_restored_draws_with_noise_of_its_own_whatever_the_log(
 
     def counts_of(log, output):
         nights.taken(2, log, output=output)
-        (report,) = nights.report(output)[1]
+        (report,) = read_report_file(tmp_path / output)[1]
         return {hitter.item: hitter.noisy_count for hitter in report.heavy_hitters}
 
     nights.taken(1, counted(tmp_path, 0))

@@ -1,90 +1,46 @@
-"""The script for cron of docs/budgets_over_runs.md, as it stands there. What nights publish: test_replay_state.py."""
+"""The script for cron of docs/budgets_over_runs.md, as it stands there, with an `shh` that notes how it was called.
+
+What the parts of a run publish: test_replay_state.py and tests/transcripts."""
 
 import datetime
 import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
 
-from tests.helpers.replay_logs import write_parquet
-
 ROOT = pathlib.Path(__file__).parents[2]
 FIRST = datetime.datetime(2026, 12, 1, tzinfo=datetime.UTC)
+NOW = FIRST + datetime.timedelta(days=3, hours=1, minutes=15)
 
 
 def recipe():
-    """The commands of the first evening, what cron runs, and night.sh."""
-    text = (ROOT / "docs" / "budgets_over_runs.md").read_text()
-    section = text.split("## One run in nightly parts")[1].split("\n## ")[0]
+    """What cron runs, and night.sh."""
+    section = (ROOT / "docs" / "budgets_over_runs.md").read_text().split("## One run in nightly parts")[1]
     (script,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    indented = [line[4:] for line in section.replace(script, "").splitlines() if line.startswith("    ")]
-    *evening, cron = re.sub(r"\\\n\s*", "", "\n".join(indented)).splitlines()
-    assert len(evening) == 2
-    return evening, cron.removeprefix("15 1 * * * cd /srv/news && "), script
-
-
-class Server:
-    """A folder /srv/news with the recipe in it, in which time goes by."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.evening, self.cron, script = recipe()
-        for name in ("logs", "reports", "bin"):
-            (folder / name).mkdir()
-        (folder / "night.sh").write_text(script)
-        self.has("date", f'[ "$*" = +%s ] && exec cat {folder}/now\nexec /bin/date "$@"')
-
-    def has(self, program, script):
-        """Puts a program before those of the machine."""
-        path = self.folder / "bin" / program
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    def time_is(self, night):
-        """01:15 after so many days of the run are over."""
-        (self.folder / "now").write_text(str(int(FIRST.timestamp()) + 86_400 * night + 4_500))
-
-    def shell(self, command, code=0):
-        places = [str(self.folder / "bin"), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
-        environment = {**os.environ, "PATH": os.pathsep.join(places)}
-        done = subprocess.run(
-            ["sh", "-c", command], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == code, done.stderr
-        return done
-
-    def log_of(self, night):
-        return self.folder / "logs" / f"{FIRST.date() + datetime.timedelta(days=night)}.parquet"
-
-
-@pytest.mark.nightly
-def test_the_recipe_runs_as_it_stands_in_the_docs(tmp_path):
-    """Nights one after the other, of which one runs twice."""
-    server = Server(tmp_path)
-    for command in server.evening:
-        server.shell(command)
-    for night in range(2):
-        begin = int(FIRST.timestamp()) + 86_400 * night
-        write_parquet(server.log_of(night), [(f"user-{n}", f"story-{night}", begin + n) for n in range(400)])
-        server.time_is(night + 1)
-        assert "this part" in server.shell(server.cron).stderr.lower()
-    assert "is done" in server.shell(server.cron).stderr
-    for night in range(2):
-        assert f"story-{night}" in server.shell(f"shh show reports/{server.log_of(night).stem}.avro").stdout
+    (cron,) = re.findall(r"^    15 1 \* \* \* cd /srv/news && (.*)$", section, re.MULTILINE)
+    return cron, script
 
 
 @pytest.mark.parametrize(("codes", "taken", "ends"), [("030", 3, 0), ("010", 2, 1), ("000", 3, 0)])
 def test_the_script_takes_the_days_that_are_over_and_stops_where_one_is_not_closed(tmp_path, codes, taken, ends):
-    """The script alone, with an `shh` that writes down how it was called: its exit codes are given for each day."""
-    server = Server(tmp_path)
-    for night in range(5):
-        server.log_of(night).touch()
-    server.time_is(3)
-    server.has("shh", f'echo "$2" "$6" >> called\nexit $(echo {codes} | cut -c $(grep -c . called))')
-    assert server.shell(server.cron, code=ends).stderr == ""
-    days = [FIRST.date() + datetime.timedelta(days=night) for night in range(taken + 1)]
+    """Five days have logs, and three are over. codes: with which `shh` ends for each day."""
+    cron, script = recipe()
+    (tmp_path / "night.sh").write_text(script)
+    for folder in ("bin", "logs", "reports"):
+        (tmp_path / folder).mkdir()
+    days = [FIRST.date() + datetime.timedelta(days=number) for number in range(5)]
+    for day in days:
+        (tmp_path / "logs" / f"{day}.parquet").touch()
+    for name, does in {
+        "date": f'[ "$*" = +%s ] && echo {int(NOW.timestamp())} || exec /bin/date "$@"',
+        "shh": f'echo "$2" "$6" >> called\nexit $(echo {codes} | cut -c $(grep -c . called))',
+    }.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", cron], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (ends, "")
     called = (tmp_path / "called").read_text().splitlines()
-    assert called == [f"logs/{day}.parquet {day + datetime.timedelta(days=1)}" for day in days[:-1]]
+    assert called == [f"logs/{day}.parquet {day + datetime.timedelta(days=1)}" for day in days[:taken]]

@@ -176,8 +176,6 @@ def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path):
     ]
     for path, window in zip(files, LABELS, strict=True):
         write_report_file(path, HEADER, [window])
-    (folder / ".draft.avro").write_bytes(b"")
-    (folder / "notes.txt").write_bytes(b"")
     write_report_file(whole, HEADER, LABELS)
     expected, _, _ = said("show", whole)
     for words in ([folder], files[::-1]):
@@ -186,9 +184,6 @@ def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path):
         assert out == f"{expected}These files are parts of a run, and do not say whether it has ended.\n"
         assert list(map(without_trend, said("show", *words, "--json")[0].splitlines())) == LABELS
         assert "3 items were named in 2 windows" in said("explain", *words)[0]
-        page = tmp_path / f"page{len(words)}.html"
-        assert said("show", *words, "--html", page)[0] == f"Page written to {page}.\n"
-        assert "3 items were named in 2 windows" in page.read_text()
 
 
 @pytest.mark.parametrize(

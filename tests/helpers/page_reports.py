@@ -1,8 +1,6 @@
-"""Reports that pages are made of: small ones with a plan, and one of 10,000 windows."""
+"""Small reports with a plan, of which pages are made."""
 
 from __future__ import annotations
-
-import itertools
 
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
@@ -44,16 +42,3 @@ def reports_of(plan: Plan, held: dict[str, dict[int, int]]) -> list[WindowReport
         )
         for window, entries in sorted(by_window.items())
     ]
-
-
-def many_windows(windows: int = 10_000) -> tuple[Plan, list[WindowReport]]:
-    """So many hours with some 22 items in each. They come and go and change their size as on a news portal."""
-    held: dict[str, dict[int, int]] = {}
-    size = itertools.cycle([7, 35, 64, 92, 120, 148, 120, 204, 261, 92, 35, 7, 64, 35, 7])
-    stories = windows * 4 // 5
-    for number in range(stories):
-        begin = number * (windows - 60) // stories
-        hours = [hour for hour in range(20 + number % 20) if hour not in (17, 29, 30)]
-        held[f"story-{number * 7919 % 400_009:06d}"] = {begin + hour: next(size) for hour in hours}
-    plan = hourly_plan(windows)
-    return plan, reports_of(plan, held)

@@ -229,10 +229,3 @@ def test_a_block_that_unpacks_to_more_than_the_limit_ends_the_reading(tmp_path, 
     fits = bytes((1 << 20) - 1)
     rejected = _read(tmp_path, _file(PLAIN, [(len(fits) // 3, PACK[codec](fits))], codec))[1]
     assert rejected == {"empty user": [*range(1, len(fits) // 3 + 1)]}
-
-
-@pytest.mark.parametrize("items", ["boolean", "double", {"type": "fixed", "name": "F", "size": 1}])
-def test_an_array_that_claims_to_be_endless_ends(tmp_path, items):
-    schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": {"type": "array", "items": items}}])
-    with pytest.raises(EventFileError, match="it is damaged after row 0, or not in Avro format"):
-        _read(tmp_path, _file(schema, [(1, zigzag(2**60) + b"\0" + EVENT)]))

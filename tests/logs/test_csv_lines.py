@@ -1,8 +1,6 @@
 """CSV logs: headers, cells and quotes, and that each line is judged by itself."""
 
-import csv
 import gzip
-import io
 
 import pytest
 from hypothesis import example, given
@@ -170,12 +168,3 @@ def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_fee
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_size=5)
 _TEXTS |= st.sampled_from(["7", "007", "1e3", "NULL", "NaN", "true", " u ", "ä€𝄞", 'a "b"', ",,"])
-
-
-@given(rows=st.lists(st.tuples(_TEXTS, _TEXTS, st.sampled_from([TIME, "x", "2017-10-01 03:00"])), min_size=1))
-def test_what_the_standard_library_writes_is_read(tmp_path, rows):
-    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
-        writer = csv.writer(text := io.StringIO(), quoting=quoting)
-        writer.writerows([("user", "item", "timestamp"), *rows])
-        (tmp_path / "log.csv").write_bytes(text.getvalue().encode())
-        assert read_all(str(tmp_path / "log.csv")) == expected(rows, first=2)

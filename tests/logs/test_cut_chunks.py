@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import random
 
 import numpy as np
@@ -47,23 +46,6 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl"])
-@pytest.mark.parametrize("workers", [2, 8])
-def test_cut_texts_have_the_rows_of_the_whole(tmp_path, ending, workers):
-    chunks = find_log_chunks([WRITERS[ending](tmp_path / f"log.{ending}", ROWS)], FIELDS)
-    cut = cut_chunks(chunks, workers)
-    assert len(cut) > workers
-    found = read_chunks(chunks, FIELDS)
-    assert read_chunks(cut, FIELDS) == found
-    assert len(found[0]) > 300
-    assert sum(chunk.bytes for chunk in cut) == os.path.getsize(chunks[0].path)
-    assert cut_chunks(chunks, workers) == cut == cut_chunks(cut, workers)
-    assert cut_chunks(chunks, 1) == chunks
-    middle = read_chunks([cut[len(cut) // 2]], FIELDS)[1]
-    assert middle, "a part alone has its positions in the file too"
-    assert all(set(positions) < set(found[1][reason]) for reason, positions in middle.items())
-
-
 BAD_LINES = [b"no row", b"{", b"", b" \t\r", b"{}\r", b"\xef\xbb\xbf{}", b'"', b"\xff", b"x" * 300]  # the last too long
 
 
@@ -95,6 +77,10 @@ def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
             dataclasses.replace(whole, span=(begin, end), bytes=end - begin) for begin, end in itertools.pairwise(ends)
         ]
         assert read_chunks(parts, FIELDS) == found, cut
+    for_workers = cut_chunks([whole], 8)
+    assert cut_chunks(for_workers, 8) == for_workers
+    assert read_chunks(for_workers, FIELDS) == found
+    assert len(for_workers) == sum(chunk.bytes for chunk in for_workers) // text_files._LEAST_BYTES > 1
 
 
 # Small blocks and small files are joined.

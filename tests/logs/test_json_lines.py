@@ -2,10 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, id_columns, json_lines, text_files
+from dp_transforms.logs import EventFields, EventFileError, json_lines, text_files
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
@@ -39,9 +38,10 @@ def _write(path, *lines):
     return str(path)
 
 
-@pytest.mark.parametrize("block", [50, 400, 16 << 20])
-def test_values_of_every_kind_in_blocks_of_any_size(tmp_path, monkeypatch, block):
+@pytest.mark.parametrize(("block", "at_once"), [(50, 1024), (400, 2), (16 << 20, 1), (16 << 20, 1024)])
+def test_values_of_every_kind_in_blocks_of_any_size(tmp_path, monkeypatch, block, at_once):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
+    monkeypatch.setattr(json_lines, "_AT_ONCE", at_once)
     rows = ROWS[:3] * 5 + ROWS + ROWS[:1] * 9
     assert read_all(write_json(tmp_path / "log.jsonl", rows)) == expected(rows)
 
@@ -63,6 +63,10 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path, monkeypatch):
         f"{GOOD}{GOOD}",
         f"{GOOD},",
         f"{GOOD}\0",
+        GOOD.encode("utf-16"),
+        b"\xff\xfe{\0}\0",
+        "\0",
+        '{"',
         f'{GOOD[:-1]},"x":01}}',
         f'{GOOD[:-1]},"x":"\t"}}',
         long % ("y" * 40_000),
@@ -79,6 +83,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path, monkeypatch):
         f'{GOOD[:-1]},"x":"\\"{"[{" * 2_000}"}}',
         f'{GOOD[:-1]},"x":"\\ud800: NaN, Info"}}',
         GOOD[:-1].encode() + b',"x":"\xff"}',
+        GOOD[:-1].encode() + b"\r,\r" + b'"y":1}\r',
         long.replace(SECRET, "u") % ("y" * (40_000 - len(long.replace(SECRET, "u")) + 2)),
     ]
     lines = []
@@ -90,8 +95,9 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path, monkeypatch):
                 if kind is broken:
                     positions.append(len(lines) - 3)
     count = len(fine) + len(broken) + len(fine)
-    for block in (300, 5_000, 40_000):
+    for block, at_once in ((300, 1024), (5_000, 2), (40_000, 1024)):
         monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
+        monkeypatch.setattr(json_lines, "_AT_ONCE", at_once)
         events, rejected = read_all(_write(tmp_path / "log.jsonl", *lines))
         assert rejected == {"broken line": positions[:-2], "line too long": positions[-2:]}
         assert events == [("u", "i", MICROS)] * count
@@ -107,61 +113,6 @@ def test_a_field_may_be_spelled_in_any_way(tmp_path, name):
 def test_a_name_that_is_always_escaped_is_refused(tmp_path):
     with pytest.raises(EventFileError, match="may have a quote or a backslash"):
         read_all(_write(tmp_path / "log.jsonl", GOOD), EventFields(user='a "b"'))
-
-
-def _lines(lines, fields):
-    """By the number of each line that is not blank its event, or why it is not one."""
-    numbers = np.array([number for number, line in enumerate(lines, 1) if line.strip(b" \t\r")], np.int64)
-    filled = [line for line in lines if line.strip(b" \t\r")]
-    columns, is_kept = json_lines.JsonDecoder(fields).decode(
-        text_files.lines_of(b"".join(line + b"\n" for line in filled))
-    )
-    broken = {"broken line": np.flatnonzero(~is_kept)}
-    batch, rows, rejected = id_columns.events_of("log", columns, np.flatnonzero(is_kept), broken, numbers.take)
-    cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
-    found = dict(zip(numbers[rows].tolist(), cells, strict=True))
-    return found | {number: part.reason for part in rejected for number in part.positions}
-
-
-_HOSTILE = [
-    b'{"user":1}{"user":2}',
-    b'{"user":3,',
-    b'"item":4}',
-    b'{"user":"b","x":NaN}',
-    b'{"user":7,"item":"x","timestamp":"1"}',
-    b'{"user":1,"item":2,"timestamp":9007199254740993}',
-    b'{"user":true,"item":[],"timestamp":{}}',
-    b'{"user":"a\xffb","item":"\xed\xa0\x80","timestamp":1}',
-    b'{"user":"u","item":"i"}',
-    GOOD.encode("utf-16"),
-    GOOD.encode("utf-16-be"),
-    b"\xef\xbb\xbf" + GOOD.encode(),
-    b"\xef\xbb\xbf",
-    b"\xff\xfe{\0}\0",
-    GOOD.encode() + GOOD.encode(),
-    GOOD.encode()[:-1] + b',"x":1e400,"y":NaN}',
-    GOOD.encode()[:-1] + b',"user":"x"}',
-    GOOD.encode()[:-1] + b"\r,\r" + b'"y":1}\r',
-    b'{"user":18446744073709551616,"item":-0,"timestamp":1e3}',
-    b'{"user":"\\ud800","item":"i\\u0000","timestamp":9007199254740993}',
-    b'{"user":"x","item":"i","timestamp":0.5}',
-    b"{" * 300 + b"}" * 300,
-    b"\0",
-    b'{"',
-    b"{}",
-    b"[",
-]
-
-
-@pytest.mark.parametrize("unit", [None, "s", "us"])
-@pytest.mark.parametrize("at_once", [1, 2, 1024])
-def test_each_line_is_what_it_is_alone(monkeypatch, unit, at_once):
-    monkeypatch.setattr(json_lines, "_AT_ONCE", at_once)
-    fields = EventFields(time_unit=unit)
-    for usual in (GOOD.encode(), b'{"user":7,"item":8,"timestamp":1506826800}'):
-        lines = [line for odd in _HOSTILE for line in (usual, odd)]
-        alone = [_lines([line], fields) for line in lines]
-        assert _lines(lines, fields) == {number: one[1] for number, one in enumerate(alone, 1) if one}
 
 
 def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path):

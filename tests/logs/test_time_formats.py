@@ -121,14 +121,6 @@ def test_local_times_are_those_of_zoneinfo(zone):
     assert utc_of_local(micros, zone).tolist() == expected
 
 
-def test_an_hour_that_occurs_twice_and_one_that_is_skipped():
-    texts = ["29.03.2026 01:59", "29.03.2026 02:30", "29.03.2026 03:30", "25.10.2026 02:30", "25.10.2026 03:00"]
-    column = parse_times(pa.array(texts), None, "%d.%m.%Y %H:%M", "Europe/Berlin")
-    shown = [(EPOCH + micros * MICRO).strftime("%d %H:%M") for micros in column.micros.tolist()]
-    assert shown == ["29 00:59", "29 01:30", "29 01:30", "25 00:30", "25 02:00"]
-    assert not column.faults.any()
-
-
 def test_a_zone_moves_what_has_none_and_nothing_else():
     noon, hour, zone = 1_767_268_800_000_000, 3_600_000_000, "Europe/Berlin"  # 2026-01-01T12:00:00Z
     local = [

@@ -21,9 +21,6 @@ from dp_transforms.papers.mixed_charging import (
     largest_support,
     target_charge,
 )
-from dp_transforms.papers.private_computation import NotPrior
-from dp_transforms.papers.target_charging import TargetCharging
-from tests.papers.scripted import Scripted
 
 EPSILONS = (0.02, 0.3, 1.0, 3.0)
 
@@ -111,16 +108,6 @@ def test_the_filter_admits_what_it_can_still_pay():
     assert accountant.budget - small < limit.spent <= accountant.budget
     with pytest.raises(ValueError, match="order 3 has no charge"):
         limit.admits(2.0, 0.1)
-
-
-def test_target_charging_pays_each_call_at_its_own_price():
-    accountant = MixedChargingAccountant(order=3.0, budget=5.0)
-    limit = MixedChargingFilter(accountant)
-    charging = TargetCharging(None, limit)
-    for epsilon, result in ((0.2, 1), (0.25, 0), (0.1, 1)):
-        charging.ask(Scripted([result], epsilon=epsilon), NotPrior(0))
-    paid = [accountant.charge(epsilon, not_prior_probability(epsilon)) for epsilon in (0.2, 0.1)]
-    assert limit.spent == pytest.approx(math.fsum(paid), rel=1e-12)
 
 
 def test_a_mix_counts_as_its_largest_support():

@@ -1,4 +1,4 @@
-"""Target charging, conditional release, one-shot top-k: what is charged and published, and when a call is refused."""
+"""Target charging, conditional release, one-shot top-k, pay only for change: what is charged, published and refused."""
 
 import contextlib
 import dataclasses
@@ -10,6 +10,7 @@ import pytest
 
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.papers.noise_source import Halted
+from dp_transforms.papers.pay_for_change import PayForChange
 from dp_transforms.papers.private_computation import NotPrior, OwnTarget, TwoRuns
 from dp_transforms.papers.target_charging import (
     ConditionalRelease,
@@ -323,3 +324,25 @@ def test_a_score_that_is_not_whole_is_charged_as_all_hits(score):
     with pytest.raises(ValueError, match="every score must be a whole number: the"):
         OneShotTopK(charging, 2, score=lambda result: score).ask([Scripted([1]), Scripted([2]), Scripted([3])])
     assert limit.used == 2
+
+
+def test_only_changes_are_charged_and_the_last_one_ends_it():
+    limit = HitLimit(3, epsilon=0.5)
+    answers = PayForChange(TargetCharging(None, limit), prior=4)
+    computation = Scripted([4, 4, 7, 7, 7, 4, 5, 5])
+    used = []
+    for expected in (4, 4, 7, 7, 7, 4, 5):
+        assert answers.ask(computation) == answers.prior == expected
+        used.append(limit.used)
+    assert used == [0, 0, 1, 1, 1, 2, 3]
+    with pytest.raises(Halted):
+        answers.ask(computation)
+    assert computation.runs == 7, "a refused step does not touch the data"
+
+
+def test_an_exception_is_a_change_and_the_last_answer_stays():
+    limit = HitLimit(3, epsilon=0.5)
+    answers = PayForChange(TargetCharging(None, limit), prior="a")
+    with pytest.raises(KeyError):
+        answers.ask(Scripted([KeyError()]))
+    assert (answers.prior, limit.used) == ("a", 1)

@@ -6,7 +6,6 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-import scipy.stats
 
 from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
@@ -148,16 +147,6 @@ def test_each_name_states_least_users_and_from_so_many_on_an_item_is_named(chang
         assert found[0] < 0.95 <= found[1]
     with pytest.raises(ValueError, match=r"thresholds must be >= \d+ for least_users = 101"):
         with_changes(plan, {"contributions.least_users": 101})
-
-
-def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts():
-    plan = short_looks_plan()
-    assert plan.found_from(20) < plan.found_from(21)
-    users, weight = plan.found_from(100), plan.contributions.weights[0]  # each counts with 1/5
-    for number, is_found in ((users, True), (users - 1, False)):
-        holders = np.arange(number + 1)
-        found = np.exp(plan.contributions.noise.log_upper_tail(plan.threshold - holders * weight))
-        assert (scipy.stats.binom.pmf(holders, number, 0.2) @ found >= 0.95) == is_found
 
 
 def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once():

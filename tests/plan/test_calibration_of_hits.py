@@ -147,29 +147,3 @@ def test_kms21_keeps_every_share(changes):
     wrong, allowed, at = (lone, plan.delta_open, 1) if plan.delta_open else (1000 * 384, 0.05, 0)
     assert wrong * capped_sum_upper_tail(plan.threshold - at, **noise) <= allowed
     assert wrong * capped_sum_upper_tail(plan.threshold - at - 1, **noise) > allowed
-
-
-@pytest.mark.parametrize("hits", [1, 20, 700])
-def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits):
-    plan = calibrated_plan(mode="kms21", hits_per_user=hits)
-    running = plan.epsilon_after_hits
-    assert len(running) == hits
-    assert list(running) == sorted(running)
-    assert running[-1] <= plan.epsilon
-    for cut in {1, (hits + 1) // 2, hits}:
-        delta = ThresholdMonitorAccountant(**_capped_sum(plan), hits=cut).delta(running[cut - 1])
-        assert delta <= plan.shares.paid * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize("size", [1, 10**6])
-def test_the_default_threshold_hides_items_that_nobody_holds(mode, size):
-    class Declared:
-        fingerprint = "0" * 64
-
-    Declared.size = size
-    plan = calibrated_plan(mode=mode, public_items=Declared)
-    expected = size * 384 * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold)
-    assert plan.expected_false_reports == pytest.approx(expected)
-    assert expected <= 0.05
-    assert size * 384 * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 1) > 0.05

@@ -3,8 +3,6 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dp_transforms import Plan, WindowReport, WindowSchedule
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
@@ -87,38 +85,3 @@ def test_a_window_is_compared_with_the_one_that_ends_before_it(hours):
         {"a": (1, "same"), "c": (1, "new"), "b": (0, "gone")},
         {"a": (1, "new")},
     ]
-
-
-SIZES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 12).map(lambda size: size * LEAST // 3))
-
-
-@given(st.lists(SIZES, min_size=1, max_size=6))
-def test_any_windows_agree_with_a_slow_reference(windows):
-    held = {}
-    for window, sizes in enumerate(windows):
-        for item, size in sizes.items():
-            held.setdefault(item, {})[window] = size
-    first = next((number for number, sizes in enumerate(windows) if sizes), 0)
-    expected = []
-    for number, sizes in enumerate(windows):
-        if not sizes:
-            continue
-        before = windows[number - 1] if number else {}
-        found = {}
-        for item, size in sizes.items():
-            change = "same"
-            if item not in before:
-                change = "new"
-            elif abs(size - before[item]) >= LEAST:
-                if Fraction(size) >= Fraction(3, 2) * before[item]:
-                    change = "rising"
-                elif Fraction(before[item]) >= Fraction(3, 2) * size:
-                    change = "falling"
-            rank = 1 + sum(other > size for other in sizes.values())
-            found[item] = (rank, None if number == first else change)
-        expected.append(found | dict.fromkeys(before.keys() - sizes.keys(), (0, "gone")))
-    answers = told(HOURLY_20, reports_of(HOURLY_20, held))
-    assert answers == expected
-    for answer in answers:
-        ranks = [rank for rank, _ in answer.values() if rank]
-        assert ranks == sorted(ranks)

@@ -1,10 +1,7 @@
 """What runs cost for ever, how it adds up under caps, and what the rules allow."""
 
-import collections
 import dataclasses
-import decimal
 import functools
-import itertools
 import math
 from decimal import Decimal
 
@@ -205,57 +202,6 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(max_e
     rest = runs * (made.delta_open + made.shares.hash + distance * (1 + math.exp(max_epsilon)))
     assert of_tests + rest <= max_delta * (1 + 1e-9)
     assert runs >= 1
-
-
-@pytest.mark.parametrize(("max_epsilon", "max_delta"), [("4", "1e-8"), ("12", "2e-8"), ("0.9", "3e-9")])
-def test_runs_of_both_prices_together_keep_to_the_caps_by_an_exact_composition(max_epsilon, max_delta):
-    """A run that is charged for its tests is played by many small randomized responses, any other by a large one."""
-    each = dataclasses.replace(cost(), distance=10**24)
-    rule = renyi(max_epsilon, max_delta, each)
-    rule = dataclasses.replace(rule, sampling=2 * rule.price(each).sampling)
-    small = Decimal("0.02")
-    of_tests = each.divergence // pure_divergence(rule.order, epsilon_units("epsilon", small))
-    total, kinds = NOTHING, collections.Counter[bool]()
-    while rule.allows(rule.total(total + (price := rule.price(each, total)), 1)):
-        total += price
-        kinds[price.sampling > 0] += 1
-    assert kinds[True] == min(2, kinds.total())
-    draws = {small: of_tests * kinds[True], from_epsilon_units(each.epsilon): kinds[False]}
-    delta = exact_delta(Decimal(max_epsilon), draws)
-    assert delta <= from_delta_units(rule.base.delta)
-    with decimal.localcontext(prec=60):
-        sampling = (1 + Decimal(max_epsilon).exp()) * kinds[True] * Decimal(each.distance).scaleb(-45)
-        assert sampling <= from_delta_units(rule.sampling)
-        rest = kinds[True] * each.delta_events + kinds[False] * each.delta
-        assert delta + from_delta_units(rest) + sampling <= Decimal(max_delta)
-    assert of_tests >= 10
-    # Three times as many are not proved.
-    assert exact_delta(Decimal(max_epsilon), {key: 3 * n + 3 for key, n in draws.items()}) > Decimal(max_delta)
-
-
-def exact_delta(epsilon, draws):
-    """Of independent randomized responses together: for each epsilon of one, how many. With 60 digits."""
-    with decimal.localcontext(prec=60):
-        losses = {Decimal(0): Decimal(1)}
-        for each, count in draws.items():
-            p = each.exp() / (1 + each.exp())
-            terms = [
-                (each * (2 * k - count), math.comb(count, k) * p**k * (1 - p) ** (count - k)) for k in range(count + 1)
-            ]
-            sums = collections.defaultdict[Decimal, Decimal](Decimal)
-            for (so_far, weight), (loss, share) in itertools.product(losses.items(), terms):
-                sums[so_far + loss] += weight * share
-            losses = dict(sums)
-        return sum((w * (1 - (epsilon - loss).exp()) for loss, w in losses.items() if loss > epsilon), Decimal(0))
-
-
-@pytest.mark.parametrize("mode", ["looks", "hits"])
-def test_a_run_is_charged_no_more_than_by_the_basic_rule_but_for_constants(mode):
-    """Whatever its noise: what fits into the caps less the constants is admitted."""
-    rule = renyi(34.9, 1e-7, cost())
-    left = rule.max_epsilon - rule.base.epsilon, rule.max_delta - rule.base.delta - rule.sampling
-    each = dataclasses.replace(cost(mode=mode), distance=10**30)
-    assert runs_that_fit(rule, each) >= runs_that_fit(BudgetRule(BASIC, *left), each)
 
 
 def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own():
