@@ -7,13 +7,9 @@ import threading
 import pytest
 from apache_beam.runners.worker import log_handler, sdk_worker
 
-from dp_transforms.cli import replay_run
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.errors import InputError, LogError, UserError
 from dp_transforms.local.pool import faults_of_steps
-from tests.helpers.crowded_logs import replay_request
-from tests.helpers.replay_logs import write_log
-from tests.helpers.small_runs import small_plan
 
 FORGED = "cannot read 7\nx.EventFileError: CELL OF A USER"
 FORGED_WHOLE = """7
@@ -78,18 +74,6 @@ def test_an_error_of_ours_is_told_by_the_traceback_that_was_first():
     said = worker_says("dp_transforms.logs.files.EventFileError", "a.csv: damaged")
     caught = told(RuntimeError(f"Error received: {said}\nDuring handling of it, another one:\n\n{said}"))
     assert (type(caught), str(caught)) == (LogError, "a.csv: damaged")
-
-
-def test_what_a_library_says_while_a_report_is_written_is_not_shown(tmp_path, monkeypatch):
-    def write(*_):
-        raise ValueError("CELL")
-
-    write_log(tmp_path / "log.csv")
-    monkeypatch.setattr(replay_run, "report_file_bytes", write)
-    with pytest.raises(UserError, match=r"failed with ValueError.*nothing was published") as caught:
-        replay_run.run_replay(replay_request(tmp_path / "log.csv", small_plan(), tmp_path / "report.avro", None))
-    assert "CELL" not in str(caught.value)
-    assert not (tmp_path / "report.avro").exists()
 
 
 @pytest.mark.parametrize(("level", "is_quiet"), [(logging.CRITICAL, True), (logging.INFO, False)])

@@ -1,15 +1,7 @@
 """What a replay does of a log: which processes read it, what it is known by, and names that are not UTF-8."""
 
-import contextlib
 import gzip
 import os
-import pathlib
-import subprocess
-import sys
-import time
-
-import psutil
-import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli.replay_run import fingerprint_of_log
@@ -18,7 +10,6 @@ from dp_transforms.logs import EventFields
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import BUDGET, write_log, write_parquet
 from tests.helpers.shh_here import shh
-from tests.helpers.shh_process import python
 
 PLAN = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule.fixed(0, 7200, 3600))
 SLIDING = Plan.for_hits(epsilon=1, delta=1e-6, schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
@@ -58,36 +49,3 @@ def test_a_small_file_that_may_hold_much_is_replayed_by_a_worker(tmp_path):
     requests = [(replay_request(log, plan, "r.avro", None), plan) for log, plan in cases]
     sizes = [machine.bytes_in_windows(request.chunks, plan.schedule) for request, plan in requests]
     assert [size >= machine.SMALL_LOG_BYTES for size in sizes] == [True, False, True]
-
-
-def _own_memory(command):
-    """Bytes that it and its workers do not share. Pages of files do not count: the system takes them back."""
-    total = 0
-    with contextlib.suppress(psutil.Error, OSError, IndexError):  # one has ended
-        here = psutil.Process(command)
-        for process in [here, *here.children(recursive=True)]:
-            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-            total += 1024 * int(status.split("RssAnon:")[1].split(None, 1)[0])
-    return total
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(sys.platform != "linux", reason="the memory of processes is read from /proc")
-@pytest.mark.parametrize("users", [1, 134_000])
-def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path, users):
-    """134,000 labels of 16,378 bytes, of one user or of many. They ended the run, after 8.5 GB: Arrow's texts end at
-    2^31 bytes. The processes may have 1.25 GB of their own."""
-    line = b'{"user":"u%d","item":"%s%07d","timestamp":"2026-01-01T00:00:01Z"}\n'
-    with gzip.open(tmp_path / "log.jsonl.gz", "wb", compresslevel=1) as file:
-        for n in range(134_000):
-            file.write(line % (n % users, b"x" * 16_371, n))
-    words = ["replay", "log.jsonl.gz", "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
-    words += ["--epsilon", "2", "--delta", "1e-9", "--output", "report.jsonl"]
-    quiet, most = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}, 0
-    with python("-m", "dp_transforms.cli.main", *words, cwd=tmp_path, **quiet) as process:
-        while process.poll() is None:
-            most = max(most, _own_memory(process.pid))
-            time.sleep(0.05)
-    assert process.returncode == 0
-    assert 300_000_000 < most < 1_250_000_000
-    assert not (tmp_path / "report.jsonl").read_text().splitlines()[1:], "no item has many users"

@@ -1,21 +1,26 @@
 """``shh show``: a report file as people and as pipes read it, also where its labels are hostile."""
 
 import csv
+import io
 import json
 import re
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from dp_transforms.core.window_report import HeavyHitter
 from dp_transforms.reports import decode_report
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
+from dp_transforms.reports.trends import trends
+from dp_transforms.views.report_words import windows_table
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
+from tests.helpers.report_samples import HEADER, report
 from tests.helpers.shh_here import said
 from tests.helpers.shh_process import shh
-from tests.helpers.shown_reports import HEADER, LABELS, NAMES, NAMES_HEADER, rendered, report
+from tests.helpers.shown_reports import LABELS, NAMES, NAMES_HEADER
 
 pytestmark = pytest.mark.usefixtures("terminal")
 
@@ -127,7 +132,9 @@ def test_signs_say_what_has_changed_and_titles_stand_for_labels(show, tmp_path):
     out, _, _ = show(None, "--last", "1")
     assert "▼a≥200 " in out
     assert show(None, "--json", "--titles", str(titles))[2] == 1
-    in_ascii = rendered(reports_of(plan, held), plan=plan, ascii_only=True)
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(windows_table(list(trends(plan, reports_of(plan, held))), ascii_only=True))
+    in_ascii = console.file.getvalue()
     assert "+a>=500  !b>=60  !c>=50" in in_ascii
     assert "-a>=200  b>=60  1 gone" in in_ascii
 

@@ -1,25 +1,20 @@
-"""Reading logs in plain Python, for comparison, and what every reader must hold to."""
+"""Reading logs in plain Python, for comparison, and what every reader must hold to. Writers: log_files.py."""
 
 from __future__ import annotations
 
-import csv
 import datetime
 import decimal
-import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dp_transforms.logs import EventFields, LogChunk, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 
 Event = tuple[str, str, int]
-NAMES = ("user", "item", "timestamp")
 SECRET = "s3cr3t-cell-4711"
 
 
@@ -128,38 +123,3 @@ def oracle_micros(time: Any, unit: str | None) -> int | None:
             # Also the product is a float: this is what is documented for times that are floats.
             micros = int(decimal.Decimal(number * factor).to_integral_value(decimal.ROUND_FLOOR))
     return micros if -62_135_596_800_000_000 <= micros < 253_402_300_800_000_000 else None
-
-
-def write_csv(path: Any, rows: Iterable[Sequence[Any]], header: Sequence[str] = NAMES, separator: str = ",") -> str:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n", delimiter=separator)
-        writer.writerow(header)
-        writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
-    return str(path)
-
-
-def write_json(path: Any, rows: Iterable[Sequence[Any]]) -> str:
-    with open(path, "w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps({"other": [1, {"x": None}], **dict(zip(NAMES, row, strict=True))}) + "\n")
-    return str(path)
-
-
-def write_parquet(path: Any, rows: Sequence[Sequence[Any]], types: Sequence[pa.DataType], group: int = 1 << 20) -> str:
-    arrays = [pa.array([row[k] for row in rows], types[k]) for k in range(3)]
-    pq.write_table(pa.table(dict(zip(NAMES, arrays, strict=True))), path, row_group_size=group)
-    return str(path)
-
-
-def avro_schema(types: Sequence[Any], extra: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    fields = [{"name": name, "type": kind} for name, kind in zip(NAMES, types, strict=True)]
-    return {"type": "record", "name": "Event", "fields": [*extra, *fields]}
-
-
-def write_avro(
-    path: Any, rows: Iterable[Sequence[Any]], types: Sequence[Any], codec: str = "null", interval: int = 16_000
-) -> str:
-    records = [dict(zip(NAMES, row, strict=True)) for row in rows]
-    with open(path, "wb") as file:
-        fastavro.writer(file, fastavro.parse_schema(avro_schema(types)), records, codec=codec, sync_interval=interval)
-    return str(path)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
-import fastavro
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
+
+from tests.helpers import log_files
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 HOURS = 6
@@ -48,19 +47,9 @@ def write_log(path: pathlib.Path) -> None:
     rows = log_rows()
     if path.suffix == ".parquet":
         write_parquet(path, rows, row_group_size=100)
-    elif path.suffix == ".csv":
-        path.write_text("user,item,timestamp\n" + "".join(f"{u},{i},{iso(t)}\n" for u, i, t in rows))
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps({"user": u, "item": i, "timestamp": iso(t)}) + "\n" for u, i, t in rows))
+    elif path.suffix == ".avro":
+        in_micros = [(user, item, time * 1_000_000) for user, item, time in rows]
+        log_files.write_avro(path, in_micros, ("string", "string", log_files.AVRO_MICROS))
     else:
-        schema = {
-            "type": "record",
-            "name": "Event",
-            "fields": [
-                {"name": "user", "type": "string"},
-                {"name": "item", "type": "string"},
-                {"name": "timestamp", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-            ],
-        }
-        with path.open("wb") as file:
-            fastavro.writer(file, schema, [{"user": u, "item": i, "timestamp": t * 10**6} for u, i, t in rows])
+        write = log_files.write_csv if path.suffix == ".csv" else log_files.write_json
+        write(path, [(user, item, iso(time)) for user, item, time in rows])

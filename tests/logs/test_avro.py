@@ -9,7 +9,8 @@ import pytest
 
 from dp_transforms.logs import EventFields, EventFileError, avro, find_log_chunks
 from tests.helpers.avro_bytes import PACK, avro_container, zigzag
-from tests.helpers.event_files_oracle import NAMES, SECRET, avro_schema, expected, read_all, write_avro
+from tests.helpers.event_files_oracle import SECRET, expected, read_all
+from tests.helpers.log_files import NAMES, avro_schema, write_avro
 
 TIME = 1_506_826_800_000_000
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}

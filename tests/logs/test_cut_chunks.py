@@ -24,7 +24,8 @@ from dp_transforms.logs.discovery import cut_chunks, join_blocks
 from dp_transforms.logs.id_columns import empty_batch
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
-from tests.helpers.event_files_oracle import read_chunks, write_avro, write_csv, write_json, write_parquet
+from tests.helpers.event_files_oracle import read_chunks
+from tests.helpers.log_files import write_avro, write_csv, write_json, write_parquet
 
 FIELDS = EventFields(time_unit="s")
 TYPES = (pa.string(), pa.string(), pa.int64())

@@ -10,7 +10,8 @@ import pytest
 from dp_transforms.logs import EventFields, EventFileError, check_unchanged, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.log_chunk import FileState
-from tests.helpers.event_files_oracle import read_all, write_csv, write_json
+from tests.helpers.event_files_oracle import read_all
+from tests.helpers.log_files import write_csv, write_json
 from tests.helpers.replay_logs import write_log
 
 LINE = ("u", "i", "2017-10-01T03:00:00Z")

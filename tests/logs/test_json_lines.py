@@ -5,7 +5,8 @@ import json
 import pytest
 
 from dp_transforms.logs import EventFields, EventFileError, json_lines, text_files
-from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
+from tests.helpers.event_files_oracle import SECRET, expected, read_all
+from tests.helpers.log_files import write_json
 
 TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000

@@ -7,7 +7,6 @@ import json
 import os
 import resource
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +15,11 @@ from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks
+from tests.helpers.log_files import write_avro, write_csv, write_json
 
 pytestmark = pytest.mark.xdist_group("s3")
 FIELDS = EventFields()
 ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(3_000)]
-NAMES = ("user", "item", "timestamp")
 PADDING = os.urandom(1 << 19).hex()
 
 
@@ -34,30 +33,20 @@ def _parquet(groups=3):
     return file.getvalue()
 
 
-def _avro(codec="deflate"):
-    fields = [{"name": name, "type": "string"} for name in NAMES]
-    file = io.BytesIO()
-    records = (dict(zip(NAMES, row, strict=True)) for row in ROWS)
-    fastavro.writer(file, {"type": "record", "name": "e", "fields": fields}, records, codec=codec, sync_interval=2_000)
-    return file.getvalue()
+ENDINGS = ("parquet", "avro", "csv", "csv.gz", "jsonl", "jsonl.gz")
 
 
-def _csv():
-    return "\n".join([",".join(NAMES), *(",".join(row) for row in ROWS)]).encode()
-
-
-def _json():
-    return "\n".join(json.dumps(dict(zip(NAMES, row, strict=True))) for row in ROWS).encode()
-
-
-FORMATS = {
-    "log.parquet": _parquet(),
-    "log.avro": _avro(),
-    "log.csv": _csv(),
-    "log.csv.gz": gzip.compress(_csv()),
-    "log.jsonl": _json(),
-    "log.jsonl.gz": gzip.compress(_json()),
-}
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory):
+    """Of a log in each format."""
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "log.parquet").write_bytes(_parquet())
+    write_avro(folder / "log.avro", ROWS, ("string",) * 3, "deflate", 2_000)
+    write_csv(folder / "log.csv", ROWS)
+    write_json(folder / "log.jsonl", ROWS)
+    for text in ("csv", "jsonl"):
+        (folder / f"log.{text}.gz").write_bytes(gzip.compress((folder / f"log.{text}").read_bytes()))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def _events(chunks):
@@ -81,10 +70,11 @@ def no_large_file():
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, name):
-    remote_files.put(f"{bucket}/{name}", FORMATS[name])
-    (tmp_path / name).write_bytes(FORMATS[name])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, contents, tmp_path, ending):
+    name, content = f"log.{ending}", contents[f"log.{ending}"]
+    remote_files.put(f"{bucket}/{name}", content)
+    (tmp_path / name).write_bytes(content)
     local = find_log_chunks([str(tmp_path)], FIELDS)
     with no_large_file():
         stored = find_log_chunks([bucket], FIELDS)
@@ -92,7 +82,7 @@ def test_a_stored_log_has_the_events_of_the_same_local_one(bucket, tmp_path, nam
     assert events == _events(local)
     assert len(events) == len(ROWS)
     assert [chunk.group for chunk in stored] == [chunk.group for chunk in local]
-    assert sum(chunk.bytes for chunk in stored) == len(FORMATS[name])
+    assert sum(chunk.bytes for chunk in stored) == len(content)
 
 
 def test_of_a_parquet_log_the_columns_that_are_needed_are_read(s3, bucket):
@@ -137,12 +127,12 @@ def test_parts_of_a_text_fetch_their_own_bytes_and_count_lines_where_they_reject
     assert fetched[3] < len(content) + cut[3].bytes + more
 
 
-@pytest.mark.parametrize("name", ["log.parquet", "log.avro", "log.csv.gz", "log.jsonl"])
-def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, name):
+@pytest.mark.parametrize("ending", ["parquet", "avro", "csv.gz", "jsonl"])
+def test_a_log_that_changes_while_it_is_read_is_an_error(s3, bucket, contents, ending):
     """Also where a library is between, which makes another error of it; never a mixture of two versions."""
-    url = f"{bucket}/{name}"
-    remote_files.put(url, FORMATS[name])
+    url, content = f"{bucket}/log.{ending}", contents[f"log.{ending}"]
+    remote_files.put(url, content)
     chunks = find_log_chunks([url], FIELDS)
-    remote_files.put(url, FORMATS[name] + b"\n", replaces=True)
+    remote_files.put(url, content + b"\n", replaces=True)
     with pytest.raises(EventFileError, match="it cannot be read: it was changed or removed while it was read"):
         _events(chunks)

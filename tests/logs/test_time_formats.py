@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.time_formats import NOT_A_TIME, pattern_of, read_times, utc_of_local
 from dp_transforms.logs.times import parse_times, parse_values
-from tests.helpers.event_files_oracle import read_all, write_avro, write_csv, write_json, write_parquet
+from tests.helpers.event_files_oracle import read_all
+from tests.helpers.log_files import write_avro, write_csv, write_json, write_parquet
 
 EPOCH, MICRO = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
 FORMS = [

@@ -35,20 +35,6 @@ def test_all_ways_to_write_a_budget_make_one_plan(changes):
     assert declared_plan(**BUDGET | {"charge": "hits"} | changes).fingerprint == PLAN.fingerprint
 
 
-def test_a_file_has_all_of_it(tmp_path):
-    (tmp_path / "plan.json").write_text(PLAN.to_json())
-    assert declared_plan(tmp_path / "plan.json") == declared_plan(str(tmp_path / "plan.json")) == PLAN
-    for values, words in (
-        (BUDGET | {"epsilon": None, "window": None}, r"^epsilon, window must be given\. Give plan=PATH"),
-        (BUDGET | {"epsilon": "two"}, r"^epsilon must be a finite number, got 'two'"),
-        ({"plan": tmp_path / "no plan"}, r"no plan cannot be read: No such file"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            declared_plan(**values)
-    with pytest.raises(ValueError, match=r"^epsilon, charge cannot be given beside plan"):
-        declared_plan(tmp_path / "plan.json", epsilon=2, charge="contributions")
-
-
 def test_durations_have_a_number_and_a_unit():
     assert [parse_duration(text) for text in ("90s", "15m", " 1h", "1d ", "2 w")] == [90, 900, 3600, 86_400, 1_209_600]
     for text in ("", "1", "h", "-1h", "1.5h", "1y", "1h30m"):

@@ -1,6 +1,7 @@
 """A folder of reports, of a disk and of a store: the first answer of a window stays, whatever is written again, by
 workers that meet at one window or die in between."""
 
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -9,30 +10,22 @@ import signal
 
 import pytest
 
-from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.errors import StreamError
-from dp_transforms.reports import Report, ReportFileError, ReportHeader, read_report, read_report_file
+from dp_transforms.reports import Report, ReportFileError, read_report
 from dp_transforms.reports.files import report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.stores import files, remote_files
 from tests.helpers.killed_nights import in_a_process
-from tests.helpers.report_samples import HOUR, MAX_LONG, START, files_of, write_all
+from tests.helpers.report_samples import HEADER, MAX_LONG, files_of, report, write_all
 
 pytestmark = pytest.mark.xdist_group("s3")
 ENDED = RunEnded("news", 48, 4)
 
 
-def header(run_id="run-1", stream="news", epsilon=2.0, words="ε = 2"):
-    return ReportHeader(run_id, stream, words, {"epsilon": epsilon})
-
-
-HEADER = header()
-
-
-def report(window, *heavy_hitters, stream="news"):
-    start = START + window * HOUR
-    return WindowReport(stream, start, start + HOUR, list(heavy_hitters), 2.0, 1e-9, 0.1 * (window + 1))
+def header(**changes):
+    return dataclasses.replace(HEADER, **changes)
 
 
 def one_item(window, users=9):
@@ -85,7 +78,7 @@ def test_what_is_written_is_read_in_order_and_written_again_changes_nothing(fold
     assert folder.read("run-1") == (HEADER, REPORTS, None)
     assert write(folder, []) == ["news|end"]
     before = stored(folder)
-    write(folder, REPORTS, run=header(words="The same in other words."))
+    write(folder, REPORTS, run=header(guarantee="The same in other words."))
     assert stored(folder) == before
     assert folder.read("run-1") == (HEADER, REPORTS, ENDED)
     assert read_report(folder.path) == Report(HEADER, tuple(REPORTS), ENDED)
@@ -131,9 +124,9 @@ def test_what_is_not_of_this_run_or_plan_or_breaks_the_guarantee_is_refused(fold
     with pytest.raises(ReportFileError, match="noisy_count must be null"):
         writer.write(report(0, HeavyHitter("a", ABOVE, 5)))
     for said, other in {
-        "another plan": header(epsilon=3.0),
+        "another plan": header(plan={"epsilon": 3.0}),
         "stream is 'news', and not 'olds'": header(stream="olds"),
-        "run_id is 'run-1', and not 'run-2'": header("run-2"),
+        "run_id is 'run-1', and not 'run-2'": header(run_id="run-2"),
     }.items():
         with pytest.raises(StreamError, match=said):
             folder.open(other)
@@ -192,16 +185,6 @@ def test_an_error_loses_nothing_and_what_was_read_is_not_read_again(on_disk):
     assert follower.read_new() == (HEADER, WINDOWS[1:3], None)
 
 
-def test_windows_are_report_files_which_are_the_same_elsewhere(on_disk, tmp_path):
-    write(on_disk)
-    times = ["2017-10-01T030000Z", "2017-10-01T050000Z", "2017-10-01T100000Z", "2017-10-02T090000Z"]
-    assert [path.name[:18] for path in windows_of(on_disk)] == times
-    assert {*files_of(on_disk.path)} - {path.name for path in windows_of(on_disk)} == {"header.json", "ended.json"}
-    assert read_report_file(windows_of(on_disk)[1]) == (HEADER, [REPORTS[1]])
-    write(ReportFolder(str(tmp_path / "again")), REPORTS[::-1])
-    assert files_of(tmp_path / "again") == files_of(on_disk.path)
-
-
 def test_the_report_so_far_is_read_as_that_of_a_file(on_disk, tmp_path):
     pathlib.Path(on_disk.path).mkdir()
     with pytest.raises(ReportFileError, match="there is no report in"):
@@ -248,8 +231,8 @@ NEWS, OLDS = one_item(3), one_item(3)._replace(stream="olds")
 @pytest.mark.parametrize(
     ("run", "reports"),
     [
-        (header("run-2"), [NEWS]),
-        (header(epsilon=9.0), [NEWS]),
+        (header(run_id="run-2"), [NEWS]),
+        (header(plan={"epsilon": 9.0}), [NEWS]),
         (HEADER, []),
         (HEADER, [NEWS, one_item(4)]),
         (HEADER, [one_item(4)]),
@@ -294,7 +277,7 @@ def lose_races(folder, interrupted):
     two runs that begin in one folder one is refused."""
     interrupted(lambda: folder.open(HEADER))
     with pytest.raises(StreamError, match="its run_id is 'run-1', and not 'run-2'"):
-        folder.open(header("run-2"))
+        folder.open(header(run_id="run-2"))
     loser, winner = folder.open(HEADER), folder.open(HEADER)
     interrupted(lambda: winner.write(one_item(3, 40)))
     with pytest.raises(StreamError, match="already has another answer"):

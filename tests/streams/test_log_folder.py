@@ -17,7 +17,8 @@ from dp_transforms.logs import EventFields, text_files
 from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.stream_source import NEVER
-from tests.helpers.event_files_oracle import SECRET, write_avro, write_json, write_parquet
+from tests.helpers.event_files_oracle import SECRET
+from tests.helpers.log_files import write_avro, write_json, write_parquet
 
 BEGIN, TIME = 1_506_826_800_000_000, "2017-10-01T03:00:00Z"
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}

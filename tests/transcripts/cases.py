@@ -7,18 +7,15 @@ lie outside of the declared range.
 
 from __future__ import annotations
 
-import csv
-import json
 import pathlib
 import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import fastavro
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dp_transforms import Plan, PublicItems, WindowSchedule
+from tests.helpers import log_files
 from tests.helpers.modes import plan_of_mode
 
 START, HOUR, HOURS, NIGHTS = 1_767_225_600, 3600, 12, 3  # 2026-01-01T00:00:00Z
@@ -118,25 +115,23 @@ def write_logs(folder: pathlib.Path, reader: str) -> list[pathlib.Path]:
     """The file of each night."""
     paths = [folder / f"night-{night}.{reader}" for night in range(NIGHTS)]
     for night, path in enumerate(paths):
-        WRITERS[reader](path, rows_of(night))
+        _write_log(path, reader, rows_of(night))
     return paths
 
 
-def _write_parquet(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    users, items, times = zip(*rows, strict=True)
-    micros = [None if time is None else time * 1_000_000 for time in times]
-    table = pa.table({"user": users, "item": items, "timestamp": pa.array(micros, pa.timestamp("us", "UTC"))})
-    pq.write_table(table, path, row_group_size=150)
-
-
-def _write_avro(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    kinds: dict[str, Any] = {"user": "string", "item": "string", "timestamp": "long"}
-    kinds["timestamp"] = {"type": "long", "logicalType": "timestamp-micros"}
-    fields = [{"name": name, "type": ["null", kind]} for name, kind in kinds.items()]
-    schema = fastavro.parse_schema({"type": "record", "name": "Event", "fields": fields})
-    records = [{"user": u, "item": i, "timestamp": None if t is None else t * 1_000_000} for u, i, t in rows]
-    with path.open("wb") as file:
-        fastavro.writer(file, schema, records, sync_interval=4000)
+def _write_log(path: pathlib.Path, reader: str, rows: Sequence[Row]) -> None:
+    if reader in ("csv", "jsonl"):
+        write = log_files.write_csv if reader == "csv" else log_files.write_json
+        write(path, [(user, item, _iso(time)) for user, item, time in rows])
+        with path.open("a") as file:
+            file.write(NO_ROW)
+        return
+    in_micros = [(user, item, None if time is None else time * 1_000_000) for user, item, time in rows]
+    if reader == "parquet":
+        log_files.write_parquet(path, in_micros, (pa.string(), pa.string(), pa.timestamp("us", "UTC")), 150)
+    else:
+        types = [["null", kind] for kind in ("string", "string", log_files.AVRO_MICROS)]
+        log_files.write_avro(path, in_micros, types, interval=4000)
 
 
 def _iso(time: int | None) -> str | None:
@@ -146,19 +141,3 @@ def _iso(time: int | None) -> str | None:
     days, seconds = divmod(time - START, 24 * HOUR)
     day = "2026-01-01" if days == 0 else "2025-12-31"
     return f"{day}T{seconds // HOUR:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}Z"
-
-
-def _write_csv(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("user", "item", "timestamp"))
-        writer.writerows((user, item, _iso(time)) for user, item, time in rows)
-        file.write(NO_ROW)
-
-
-def _write_json(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    lines = [json.dumps({"user": user, "item": item, "timestamp": _iso(time)}) for user, item, time in rows]
-    path.write_text("\n".join([*lines, NO_ROW]))
-
-
-WRITERS = {"parquet": _write_parquet, "avro": _write_avro, "csv": _write_csv, "jsonl": _write_json}

@@ -17,8 +17,8 @@ from dp_transforms.views.report_words import shown_text
 from tests.helpers.calibrated_plans import COUNTS
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, policy_hash, told
-from tests.helpers.report_samples import REPORTS
-from tests.helpers.shown_reports import HEADER, HOSTILE, LABELS, report
+from tests.helpers.report_samples import HEADER, REPORTS, report
+from tests.helpers.shown_reports import HOSTILE, LABELS
 
 UTC = datetime.UTC
 PLAN = hourly_plan()

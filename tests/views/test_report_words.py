@@ -12,11 +12,13 @@ import pytest
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
-from dp_transforms.views.report_words import label_text, local_text
+from dp_transforms.reports.trends import trends
+from dp_transforms.views.report_words import label_text, legend, local_text
 from tests.helpers.page_reports import hourly_plan
 from tests.helpers.replay_logs import BUDGET, START
+from tests.helpers.report_samples import report
 from tests.helpers.shh_here import shh
-from tests.helpers.shown_reports import NAMES, legend_of, report
+from tests.helpers.shown_reports import NAMES
 
 HOSTILE = {
     "clears the screen": "\x1b[2J\x1b[1;1H",
@@ -101,13 +103,15 @@ def test_two_labels_never_look_alike():
 def test_the_probability_of_a_wrong_size_is_rounded_up(error, said):
     plan = hourly_plan()
     paid = dataclasses.replace(plan.paid_contributions, size_error=error)
-    told = legend_of(NAMES, dataclasses.replace(plan, contributions=paid))
+    told = legend(trends(None, NAMES), dataclasses.replace(plan, contributions=paid))
     assert f"has a probability of at most {said}. " in told
     assert float(said) >= error
 
 
 def test_a_header_without_a_plan_makes_no_claim():
-    assert "≥N: at least N users; the report does not state how often that is wrong." in legend_of(NAMES)
+    assert "≥N: at least N users; the report does not state how often that is wrong." in legend(
+        trends(None, NAMES), None
+    )
 
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
