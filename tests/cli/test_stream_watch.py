@@ -3,7 +3,6 @@ all. How a job is looked at: tests/beam/test_jobs.py."""
 
 import contextlib
 import datetime
-import re
 import signal
 import types
 
@@ -14,7 +13,6 @@ from dp_transforms.cli.stream_watch import StreamPage, StreamWatch, operator_lin
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.reports import encode_report
 from dp_transforms.reports.report_records import RunEnded
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, told
@@ -82,26 +80,6 @@ def watched(run, *, recovers=False, drains=False):
         StreamWatch(run, recovers=recovers).to_the_end(run, drains=drains, pause_seconds=0.0)
     finally:
         assert run.is_cancelled, "no job is left behind"
-
-
-def test_each_window_is_a_line_and_the_end_is_said(status, capsys):
-    watched(Run(news_of(REPORTS[:1]), NOTHING, news_of(REPORTS[1:]), news_of([], END)))
-    assert capsys.readouterr().out.splitlines() == [encode_report(report, ascii_only=True) for report in REPORTS]
-    assert status.lines == [
-        "The run is over: all 4 windows are closed; nothing more is answered.",
-        "2 windows with heavy items; see all with: shh show reports",
-    ]
-
-
-def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path, status):
-    """What the first line says can be relied on at once: not before signals are noted."""
-    stop_file = tmp_path / "folder that a cleaner removed" / "stop"
-    status.on_line = lambda text: signal.raise_signal(signal.SIGINT) if text.startswith("Ctrl-C") else None
-    watched(Run(NOTHING, NOTHING, news_of(REPORTS, END), stop_file=stop_file))
-    begins = ["Ctrl-C drains it", "Draining", "The run is over", "2 windows with heavy items; see all with"]
-    assert [words.split(":")[0] for words in status.lines] == begins
-    assert re.match(r"Draining: what has come by the stop counts\..*in about 71 s", status.lines[1])
-    assert not stop_file.exists()
 
 
 def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path, status):

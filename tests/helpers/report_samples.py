@@ -16,8 +16,6 @@ MAX_LONG = (1 << 63) - 1
 HEADER = ReportHeader(
     "run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0, "notes": ["é", None]}
 )
-NAMES_HEADER = ReportHeader("run-2", "news", "Each user's log.", {"contributions": {"size_error": 0.001}})
-ENDINGS = ["avro", "jsonl"]
 
 
 def report(window, *heavy_hitters, stream="news", spent=0.25):

@@ -27,15 +27,15 @@ def told(plan, reports):
 def test_ranks_and_changes_by_hand():
     big = 10 * LEAST
     held = {
-        "a": {0: big, 1: 2 * big, 2: 2 * big, 5: big},
+        "a": {0: big, 1: 3 * big // 2, 2: 3 * big // 2, 5: big},
         "b": {0: big, 1: big * 7 // 5, 2: big // 2},
-        "small": {0: 0, 1: LEAST - 1, 2: 0},
+        "small": {0: 0, 1: LEAST - 1, 2: 2 * LEAST - 1},
         "late": {1: big, 2: big + LEAST},
     }
     assert told(HOURLY_20, reports_of(HOURLY_20, held)[::-1]) == [  # in whatever order they come
         {"a": (1, None), "b": (1, None), "small": (3, None)},
         {"a": (1, "rising"), "b": (2, "same"), "late": (3, "new"), "small": (4, "same")},
-        {"a": (1, "same"), "late": (2, "same"), "b": (3, "falling"), "small": (4, "same")},
+        {"a": (1, "same"), "late": (2, "same"), "b": (3, "falling"), "small": (4, "rising")},
         {"a": (1, "new")},  # the window before named nothing, and has no report
     ]
     # Without a plan the window before is the one that was reported before, and no size is compared.
