@@ -11,7 +11,6 @@ from dp_transforms.cli.audit import finish
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.audited_names import audited_plan
 from tests.helpers.shh_here import shh
 
 HITS = {"charge": "hits", "hits_per_user": 2, "epsilon": 1.0, "delta": 1e-6, "max_users": 10_000}
@@ -53,21 +52,6 @@ def test_a_plan_in_which_users_pay_for_hits(tmp_path):
     said, record = _audited(plan, tmp_path, parts)
     assert said.strip() == "", "no bar is left"
     assert {*record["exact"]} >= {"adding", "removing", "lone_delta", "together_delta", "running"}
-
-
-def test_a_plan_in_which_users_pay_for_contributions(tmp_path):
-    """Its delta is large, for a test."""
-    plan = audited_plan()
-    parts = (
-        f"price of a test, worst of {len(plan.paid_contributions.weights)}",
-        "delta of a full budget",
-        f"items the user holds alone, {plan.paid_contributions.most_tests} tests",
-        "both together",
-        "PASSED",
-    )
-    said, record = _audited(plan, tmp_path, parts)
-    assert [line.partition(" is large")[0] for line in said.splitlines()] == ["shh: warning: delta = 0.0001"]
-    assert record["exact"]["prices"] == len(plan.paid_contributions.weights)
 
 
 def test_a_violation_ends_in_a_loud_sentence(tmp_path, capsys):

@@ -194,23 +194,11 @@ def test_fields_in_objects_are_named_by_their_path_with_the_command_that_flatten
     replayed(tmp_path, looked.stdout)
 
 
-def test_a_log_is_understood_and_the_command_runs_as_printed(tmp_path):
-    lines = ["Nr;x,Leser-Nr,Seite,Zeitpunkt,Dauer"]
-    for n in range(4000):
-        at = f"2026-03-02T{n // 200:02}:{n % 60:02}:05+01:00"
-        lines.append(f"{n},L{n % 900},/artikel/{0 if n % 3 else n % 50},{at},{n % 7}.5")
-    looked = looked_at(tmp_path, "\n".join(lines) + "\n")
-    assert (looked.returncode, looked.stderr) == (0, "")
-    assert looked.stdout.startswith("For you, the operator: no privacy covers what follows")
-    assert "The range is public." in looked.stdout
-    assert command_of(looked.stdout) == [
-        *("replay", "log.csv", "--user-field", "Leser-Nr", "--item-field", "Seite", "--time-field", "Zeitpunkt"),
-        *("--start", "2026-03-01T00:00:00Z", "--end", "2026-03-03T00:00:00Z", "--window", "1h"),
-        *("--epsilon", "2", "--delta", "1e-9", "--output", "report.avro"),
-    ]
-    assert replayed(tmp_path, looked.stdout) == {"/artikel/0"}
-    both = looked_at(tmp_path, "\n".join(lines), "--item-field", "Dauer", "--item-field", "Seite").stdout
-    assert "--item-field Dauer --item-field Seite" in " ".join(command_of(both))
+def test_several_item_fields_are_in_the_command(tmp_path):
+    """That a command runs as printed: docs/tutorial.md."""
+    looked = looked_at(tmp_path, table("user,page,section_id,at"), "--item-field", "section_id", "--item-field", "page")
+    assert "--item-field section_id --item-field page" in " ".join(command_of(looked.stdout))
+    assert replayed(tmp_path, looked.stdout) == set()
 
 
 def test_what_is_declared_is_not_asked_and_is_in_the_command(tmp_path):

@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import stat
 
 import fastavro
 import pyarrow as pa
@@ -93,6 +94,7 @@ def test_commands_that_work(run, tmp_path):
     assert SHARED in ran.stdout
     assert " 4 unreadable" in ran.stderr
     assert len((tmp_path / "bad.jsonl").read_text().splitlines()) == 4
+    assert stat.S_IMODE((tmp_path / "bad.jsonl").stat().st_mode) == 0o600
     assert SHARED in run("replay", "log.csv", *HITS, "--output", "2.jsonl", *BEAM, code=0).stdout
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "log.csv").write_bytes(file_of("csv"))

@@ -21,25 +21,6 @@ def planned(*words):
     return result.stdout
 
 
-def numbers(line):
-    return [int(cell.replace(",", "")) for cell in line.strip("│").split("│")]
-
-
-def test_it_opens_with_a_sentence_and_a_table_of_what_is_found():
-    sentence, _, rest = planned("stream").partition("\n")
-    plan = Plan.from_json(json.dumps(json.loads(planned("stream", "--json"))["chosen"]))
-    found = {looks: [plan.found_from(looks), plan.found_from(looks, followed=True)] for looks in (1, 10, 100, 1000)}
-    assert sentence == (
-        f"An hour's item (a story, a search, an error) is found from about {plan.found_from(30)} users on, if each of"
-        f" them has 30 items in these 16 days; from {found[1000][0]} if each has 1,000."
-    )
-    assert {row[0]: row[1:] for row in map(numbers, re.findall(r"^│.*$", rest, re.MULTILINE))} == found
-    assert "Contributions are tested in one round: a stream cannot go over its windows again." in rest.partition("│")[0]
-    for part in ("contributions, for users with 1 to 1,000", "at most 3,000 of a user", "for 168 windows after a name"):
-        assert part in rest
-    assert "(2, 1e-09)-differentially private" in rest
-
-
 def test_least_users_are_in_the_plan_and_in_what_is_found():
     found = {}
     for words in ([], ["--least-users", "200"]):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,31 +66,6 @@ def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder):
     assert reports[2][0] == "nightly"
     # Four noisy counts at a scale of about ten: all equal with probability far below 1e-4, were they not fresh.
     assert len({run_id for run_id, _ in reports}) == len({windows for _, windows in reports}) == 3
-
-
-def test_a_plan_file_replaces_the_budget_options_and_is_checked(folder):
-    assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
-    replayed(folder, "--plan", "plan.json")
-    assert items(folder / "report.jsonl") == EXPECTED
-    weak = json.loads((folder / "plan.json").read_text())
-    assert read_report_file(str(folder / "report.jsonl"))[0].plan == weak
-    weak["hits"]["epsilon_per_query"] *= 2
-    (folder / "weak.json").write_text(json.dumps(weak))
-    tampered = shh("replay", "log.parquet", "--plan", "weak.json", "--output", "other.jsonl", cwd=folder)
-    assert "weak.json" in error_line(tampered)
-
-
-def test_bad_rows_go_to_the_dead_letter_file_and_nothing_else_is_lost(tmp_path):
-    write_log(tmp_path / "log.jsonl")
-    good = (tmp_path / "log.jsonl").read_text().splitlines()
-    bad = ['{"user": "broken', '{"item": "light", "timestamp": "2026-01-01"}', '{"user": "u", "item": "", "x": 1}']
-    (tmp_path / "log.jsonl").write_text("\n".join([bad[0], *good[:9], bad[1], *good[9:], bad[2]]) + "\n")
-    done = replayed(tmp_path, *BUDGET, "--dead-letter", "bad.jsonl", log="log.jsonl")
-    assert items(tmp_path / "report.jsonl") == EXPECTED
-    entries = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
-    assert [entry["position"] for entry in entries] == [1, 11, len(good) + 3]
-    assert stat.S_IMODE((tmp_path / "bad.jsonl").stat().st_mode) == 0o600
-    assert "3 unreadable" in done.stderr
 
 
 def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path):

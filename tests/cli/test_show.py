@@ -20,7 +20,7 @@ from tests.helpers.page_reports import header_of, hourly_plan, reports_of
 from tests.helpers.report_samples import HEADER, report
 from tests.helpers.shh_here import said
 from tests.helpers.shh_process import shh
-from tests.helpers.shown_reports import LABELS, NAMES, NAMES_HEADER
+from tests.helpers.shown_reports import LABELS, NAMES_HEADER
 
 pytestmark = pytest.mark.usefixtures("terminal")
 
@@ -45,17 +45,6 @@ def show(tmp_path, terminal):
         return said("show", path, *options)
 
     return run
-
-
-def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show):
-    out, err, code = show(NAMES, header=NAMES_HEADER)
-    assert (err, code) == ("", 0)
-    assert re.search(r"2017-10-01 03:00 +1h +big≥240  new≥12 *$", out, re.MULTILINE)
-    assert re.search(r"2017-10-01 04:00 +1h +★old  ▼big  1 gone *$", out, re.MULTILINE)  # at least nobody says nothing
-    said = " ".join(out.split())
-    assert "≥N: at least N users; that any of the run's sizes is wrong has a probability of at most 0.001." in said
-    assert "Without ≥N: many users, too few for a number that is safe to state." in said
-    assert "ε spent: all of 2 in every window. A user may have spent it; no report tells." in said
 
 
 @pytest.mark.parametrize("ending", ["avro", "jsonl"])

@@ -132,10 +132,6 @@ def test_a_column_of_iso_texts_means_what_each_of_them_means(cases):
         assert _parsed(pa.array([text.encode(), b"\xff"], pa.binary())) == [iso_micros(text), None]
 
 
-def test_texts_that_are_times_and_texts_that_are_none():
-    assert [iso_micros(text) is None for text in [*TEXTS, *NO_TIMES]] == [False] * len(TEXTS) + [True] * len(NO_TIMES)
-
-
 _NUMBERS = st.integers(-(10**20), 10**20).map(str) | st.floats().map(repr) | st.text("0123456789.eE+-", max_size=9)
 
 

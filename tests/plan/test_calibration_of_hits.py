@@ -1,5 +1,6 @@
 """Plans whose users are charged for hits: calibration, kms21, known domains, and choices that are refused."""
 
+import dataclasses
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -11,7 +12,7 @@ from dp_transforms.accounting.charging_game import GameAccountant, charging_game
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.core.hit_noise import epsilon_spent
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, LABELS, calibrated_plan, with_changes
+from tests.helpers.calibrated_plans import COUNTS, DOMAIN, KMS21, LABELS, calibrated_plan, with_changes
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
@@ -36,6 +37,19 @@ def test_every_share_is_kept_and_nothing_is_wasted(mode, epsilon, delta, hits, k
     assert plan.shares.hash == keys * (plan.max_users + plan.max_items**2 / 2**64) / 2**64
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 2) > plan.delta_open
+
+
+@pytest.mark.parametrize("plan", [LABELS, COUNTS, KMS21], ids=lambda plan: plan.charge_in_words)
+def test_a_plan_with_one_digit_too_little_is_refused(plan):
+    """For its noise, and for all shares together."""
+    proved = plan.hits.proof.delta(plan.epsilon)
+    assert with_changes(plan, {"shares.paid": proved}).shares.paid == proved
+    with pytest.raises(ValueError, match="is too little noise"):
+        with_changes(plan, {"shares.paid": math.nextafter(proved, 0)})
+    total = math.fsum((plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash))
+    assert dataclasses.replace(plan, delta=total).delta == total
+    with pytest.raises(ValueError, match="must add up to at most"):
+        dataclasses.replace(plan, delta=math.nextafter(total, 0))
 
 
 def test_smallest_detectable():
