@@ -65,6 +65,7 @@ def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 250)
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
     monkeypatch.setattr(text_files, "_PIECE_BYTES", 17)
+    monkeypatch.setattr(text_files, "_LEAST_BYTES", 100)
     path = tmp_path / f"log.{ending}"
     path.write_bytes(text_of(ending, seed))
     (whole,) = find_log_chunks([str(path)], FIELDS)
@@ -81,7 +82,7 @@ def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
     for_workers = cut_chunks([whole], 8)
     assert cut_chunks(for_workers, 8) == for_workers
     assert read_chunks(for_workers, FIELDS) == found
-    assert len(for_workers) == sum(chunk.bytes for chunk in for_workers) // text_files._LEAST_BYTES > 1
+    assert len(for_workers) == sum(chunk.bytes for chunk in for_workers) // 100 > 1
 
 
 # Small blocks and small files are joined.
