@@ -32,7 +32,7 @@ from tests.helpers.small_runs import START as SCRIPT_START
 from tests.reference.run import reference
 from tests.transcripts import drivers as transcripts
 from tests.transcripts.cases import MODES as TOLD
-from tests.transcripts.cases import READERS, WRITERS, Mode, calibrated, public_of
+from tests.transcripts.cases import READERS, Mode, calibrated, public_of, write_log
 
 CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
 REPEATED = ("--direct_runner_bundle_repeat=1",)
@@ -119,7 +119,7 @@ def _written(case: Case) -> transcripts.Run:
     # A file that reads nothing is refused.
     for number, events in enumerate(pieces_of(events_of(case.cut), case.cut)):
         rows = [(user, item, time // MICROS) for user, item, time in events]
-        WRITERS[case.how](case.folder / "logs" / f"{number:02}.{case.how}", rows)
+        write_log(case.folder / "logs" / f"{number:02}.{case.how}", rows)
     (case.folder / "plan.json").write_text(case.plan.to_json())
     items = case.folder / "items.txt"
     items.write_text("\n".join(reversed(public_of(case.mode))))

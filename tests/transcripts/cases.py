@@ -115,19 +115,20 @@ def write_logs(folder: pathlib.Path, reader: str) -> list[pathlib.Path]:
     """The file of each night."""
     paths = [folder / f"night-{night}.{reader}" for night in range(NIGHTS)]
     for night, path in enumerate(paths):
-        _write_log(path, reader, rows_of(night))
+        write_log(path, rows_of(night))
     return paths
 
 
-def _write_log(path: pathlib.Path, reader: str, rows: Sequence[Row]) -> None:
-    if reader in ("csv", "jsonl"):
-        write = log_files.write_csv if reader == "csv" else log_files.write_json
+def write_log(path: pathlib.Path, rows: Sequence[Row]) -> None:
+    """In the format of its ending; a text ends in a line that is no row."""
+    if path.suffix in (".csv", ".jsonl"):
+        write = log_files.write_csv if path.suffix == ".csv" else log_files.write_json
         write(path, [(user, item, _iso(time)) for user, item, time in rows])
         with path.open("a") as file:
             file.write(NO_ROW)
         return
     in_micros = [(user, item, None if time is None else time * 1_000_000) for user, item, time in rows]
-    if reader == "parquet":
+    if path.suffix == ".parquet":
         log_files.write_parquet(path, in_micros, (pa.string(), pa.string(), pa.timestamp("us", "UTC")), 150)
     else:
         types = [["null", kind] for kind in ("string", "string", log_files.AVRO_MICROS)]
