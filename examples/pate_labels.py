@@ -10,6 +10,7 @@ Run it: ``python examples/pate_labels.py``. The votes are made up by arithmetic;
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.papers.noise_source import Halted, NoiseSource
 from dp_transforms.papers.pate import TeacherVotes
 from dp_transforms.papers.private_computation import BOUNDARY
@@ -68,6 +68,17 @@ def affordable(delta_of: Callable[[int], float]) -> int:
     return number
 
 
+def optimal_composition(calls: int) -> float:
+    """delta of so many labels, each charged: one is worth one randomised response ([KOV15])."""
+    log_up = -math.log1p(math.exp(-EPSILON_PER_LABEL))
+    delta = 0.0
+    for ups in range(calls + 1):
+        loss = EPSILON_PER_LABEL * (2 * ups - calls)
+        log_mass = math.log(math.comb(calls, ups)) + calls * log_up - (calls - ups) * EPSILON_PER_LABEL
+        delta += math.exp(log_mass) * max(0.0, -math.expm1(EPSILON - loss))
+    return delta
+
+
 def main(noise: NoiseSource | None = None) -> Summary:
     truth, votes = made_up_votes()
     wrapped, boundary = teachers(0).agreed()
@@ -84,7 +95,7 @@ def main(noise: NoiseSource | None = None) -> Summary:
             break
         labels += answer != BOUNDARY
         correct += answer == truth[picture]
-    by_composition = affordable(lambda calls: optimal_composition_delta(EPSILON_PER_LABEL, calls, EPSILON))
+    by_composition = affordable(optimal_composition)
     print(f"({EPSILON:g}, {DELTA:g})-differentially private for every user, {TEACHERS} teachers:")
     print(f"  {labels} labels for {labels + limit.used} pictures, {correct / labels:.1%} of them right;")
     print(f"  {limit.used} answers were 'boundary', and paid for, of {limit.hits} that the budget allows;")

@@ -7,8 +7,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.charging_game import GameAccountant, charging_game_delta
-from dp_transforms.accounting.composition import MOST_CALLS, optimal_composition_delta
+from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.accounting.price_bounds import Published
@@ -150,12 +149,6 @@ CASES = [
     (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN, also_open=True), {}, {"forget_after": [0]}),
     # Accountants.
     (GameAccountant, CALL, AT_MOST_HALF),
-    (
-        optimal_composition_delta,
-        {"epsilon_per_query": 0.1, "calls": 3, "epsilon": 0.1},
-        {"calls": [MOST_CALLS + 1, -1, 1.5], "epsilon": NOT_NEGATIVE},
-    ),
-    (charging_game_delta, CALL | {"epsilon": 1.5}, AT_MOST_HALF | {"epsilon": NOT_NEGATIVE}),
     (GameAccountant(**CALL).delta, {"epsilon": 1.0}, {"epsilon": NOT_NEGATIVE}),
     (ThresholdMonitorAccountant(**PROVED).delta, {"epsilon": 1.0}, {"epsilon": NOT_NEGATIVE}),
     (GameAccountant(**CALL).epsilon, {"delta": 0.1}, {"delta": [None, Decimal("0.1"), *FRACTION]}),

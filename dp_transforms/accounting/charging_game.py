@@ -61,8 +61,7 @@ class _Lattice:
 
 def check_target(epsilon_per_query: float, target_probability: float) -> None:
     """Raises ValueError unless ``0 < q <= 1 / (e^eps + 1)``: beyond it the polygon of (h0, h1) has other vertices."""
-    check_positive("epsilon_per_query", epsilon_per_query)
-    largest = 1 / (math.exp(epsilon_per_query) + 1) if epsilon_per_query < 700 else 0.0
+    largest = not_prior_probability(check_positive("epsilon_per_query", epsilon_per_query))
     if not is_number(target_probability) or not 0 < target_probability <= largest * (1 + 1e-12):
         raise ValueError(
             f"target_probability must lie in (0, 1 / (e^epsilon_per_query + 1)] = (0, {largest:.6g}], "
@@ -186,11 +185,10 @@ def charging_game_deltas(
 ) -> tuple[float, ...]:
     """delta at this epsilon with an exclusion after 1, 2, ..., `hits` hits: V_k(0) for all k from one pass.
 
+    Each is rounded up by less than one part in 10^5. `GameAccountant` checks the numbers.
+
     Stops early, with fewer entries, after the first entry that exceeds `enough`.
     """
-    check_target(epsilon_per_query, target_probability)
-    check_whole("hits", hits, 1)
-    check_epsilon(epsilon)
     lattice = _lattice(epsilon_per_query, target_probability, hits, epsilon)
     policy = np.where(lattice.stop_value > 0.5, _STOP, len(lattice.vertices) - 1).astype(np.int64)
     level = _Level(lattice.stop_value, policy, factor=1.0, extra=0.0)
@@ -201,11 +199,6 @@ def charging_game_deltas(
         if deltas[-1] > enough:
             break
     return tuple(deltas)
-
-
-def charging_game_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
-    """The delta of the game at this epsilon, rounded up by less than one part in 10^5."""
-    return charging_game_deltas(epsilon_per_query, target_probability, hits, epsilon)[-1]
 
 
 def between_probability(epsilon_per_query: float, zone_width: int) -> float:
@@ -243,7 +236,7 @@ class GameAccountant:
 
     def delta(self, epsilon: float) -> float:
         check_epsilon(epsilon)  # before the cache below, for which True and 1.0 are equal
-        return charging_game_delta(self.epsilon_per_query, self.target_probability, self.hits, epsilon)
+        return charging_game_deltas(self.epsilon_per_query, self.target_probability, self.hits, epsilon)[-1]
 
     def epsilon(self, delta: float) -> float:
         check_delta(delta)

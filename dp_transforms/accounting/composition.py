@@ -1,13 +1,9 @@
-"""Optimal composition of pure mechanisms; the solver of all accountants; and the shares of delta that noise does not
-need.
+"""What accountants share: the solver of all of them, and the shares of delta that noise does not need.
 
 An accountant, `GameAccountant` or another, says what a whole interaction costs for one unit of privacy: it is (epsilon,
 delta(epsilon))-DP for every epsilon, and (epsilon(delta), delta)-DP for every delta; epsilon(delta) is infinite where
-nothing is proved. Neither number is ever rounded down.
-
-Guarantee of composition: r adaptive calls to epsilon_per_query-DP mechanisms are (epsilon, delta)-DP, for the delta
-that the functions here return. No function rounds down: a delta is never smaller than the one of its formula beyond the
-last few digits of a float, and the solver returns an argument at which the bound was evaluated and holds.
+nothing is proved. Neither number is ever rounded down: the solver returns an argument at which the bound was evaluated
+and holds.
 """
 
 from __future__ import annotations
@@ -20,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.discrete_laplace_law import empty_items_total_variation
-from dp_transforms.checks import check_positive, check_whole, is_number
+from dp_transforms.checks import is_number
 from dp_transforms.errors import InputError
 
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
-MOST_CALLS = 10**7  # the sum of optimal composition has a term for each
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
 
@@ -46,39 +41,6 @@ def running_figure(epsilons: npt.NDArray[np.float64], epsilon: float) -> tuple[f
     up = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
     largest = np.maximum.accumulate(epsilons).tolist()
     return tuple(min(epsilon, float(up.create_decimal_from_float(each))) for each in largest)
-
-
-def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> float:
-    """The smallest delta for which `calls` adaptive epsilon_per_query-DP mechanisms are (epsilon, delta)-DP.
-
-    [KOV15], docs/guarantee.md, "Reduction to a walk": each call is worth one randomized response, so the privacy loss
-    is ``epsilon_per_query * (2 K - calls)`` with K ~ Binomial(calls, e^eps / (1 + e^eps)), and
-    ``delta = E[(1 - exp(epsilon - loss))_+]``. All terms are positive, so nothing cancels.
-    """
-    check_positive("epsilon_per_query", epsilon_per_query)
-    check_whole("calls", calls, 0, MOST_CALLS)
-    check_epsilon(epsilon)
-    if epsilon >= epsilon_per_query * calls:
-        return 0.0
-    # The first K whose loss exceeds epsilon; one lower for safety, since a term at or below 0 is clipped anyway.
-    first = max(0, math.floor((epsilon / epsilon_per_query + calls) / 2))
-    k = np.arange(first, calls + 1, dtype=np.float64)
-    # ln p = -log1p(e^-eps), ln(1 - p) = ln p - eps.
-    log_p = -math.log1p(math.exp(-epsilon_per_query))
-    log_mass = math.lgamma(calls + 1) - log_factorials(k) - log_factorials(calls - k)
-    log_mass += calls * log_p - (calls - k) * epsilon_per_query
-    loss = epsilon_per_query * (2 * k - calls)
-    gain = -np.expm1(np.minimum(epsilon - loss, 0.0))
-    rounding = ROUNDING + 1e-15 * (math.lgamma(calls + 1) + calls * (1 + epsilon_per_query))  # the logarithms grow
-    return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + rounding)))
-
-
-def log_factorials(counts: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """``ln n!`` of whole numbers n >= 0."""
-    return np.asarray(_log_gamma(np.add(counts, 1.0)))
-
-
-_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 def smallest_safe_argument(

@@ -24,14 +24,13 @@ import numpy as np
 
 from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon, running_figure
 from dp_transforms.accounting.discrete_laplace_law import MIN_WIDE_EPSILON, upper_tail
-from dp_transforms.checks import check_range, check_whole, is_number
+from dp_transforms.checks import check_positive, check_range, check_whole, is_number
 
 _PER_HIT = 75.0  # the constants of [KMS21] Theorem 3.2
 _PER_LOG = 25.0
 _FAILURES = 3.0
 _SMALLEST_DELTA = 1e-290  # a third of it, and shares of that, are still floats
 _LARGEST_SHIFT = 0.5  # of g; [KMS21] leaves such conditions out
-_LONGEST_SCALE = 1 / MIN_WIDE_EPSILON
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,10 @@ class ThresholdMonitorAccountant:
         for name in ("wide_epsilon", "narrow_epsilon"):
             value = getattr(self, name)
             if not is_number(value) or not MIN_WIDE_EPSILON <= value < math.inf:
-                raise ValueError(f"{name} must be finite and >= {MIN_WIDE_EPSILON}, got {value!r}. Use a coarser grid.")
+                raise ValueError(
+                    f"{name} must be finite and >= {MIN_WIDE_EPSILON}, got {value!r}. Raise epsilon or delta, lower "
+                    "hits, or use a coarser grid."
+                )
         if not self.shift <= _LARGEST_SHIFT:
             raise ValueError(
                 f"narrow_epsilon * grid must be at most {_LARGEST_SHIFT}, got {self.shift:.6g}. Lower epsilon."
@@ -102,47 +104,33 @@ class ThresholdMonitorAccountant:
 
 
 def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorAccountant:
-    """The least noise for which a monitor is proved to be (epsilon, delta)-DP.
+    """The least noise for which a monitor is proved to be (epsilon, delta)-DP, in numbers of six digits.
 
     >>> noise = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
     >>> print(round(1 / noise.narrow_epsilon), noise.cap, round(1 / noise.wide_epsilon))
     4198 35020 350200
     """
-    check_epsilon(epsilon)
+    check_positive("epsilon", epsilon)
     check_delta(delta)
     check_range("delta", delta, _SMALLEST_DELTA, 1)
     check_whole("hits", hits, 1)
     check_whole("grid", grid, 1)
-    if epsilon == 0:
-        raise ValueError("epsilon must be > 0, got 0. No noise makes a monitor perfectly private.")
-    return _round_noise(max(_units(hits, delta) / epsilon, 1 / _LARGEST_SHIFT), epsilon, delta, hits, grid)
+    scale = max(_units(hits, delta) / epsilon, 1 / _LARGEST_SHIFT)
+    while True:
+        narrow_epsilon = _six_digits_down(1 / (scale * grid))
+        cap = math.ceil(math.log(1 / (narrow_epsilon * grid)) / narrow_epsilon)
+        wide_epsilon = _six_digits_down(1 / (10 * cap))
+        noise = ThresholdMonitorAccountant(
+            wide_epsilon=wide_epsilon, narrow_epsilon=narrow_epsilon, cap=cap, hits=hits, grid=grid
+        )
+        if noise.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
+            return noise
+        scale *= 1 + 1e-6
 
 
 def _units(hits: int, delta: float) -> float:
     """epsilon in units of g."""
     return _PER_HIT * (hits + 1) + _PER_LOG * math.log(_FAILURES / delta)
-
-
-def _round_noise(scale: float, epsilon: float, delta: float, hits: int, grid: int) -> ThresholdMonitorAccountant:
-    """Noise of at least this scale, with numbers of six digits, for which the accountant proves (epsilon, delta)."""
-    if 10 * scale * grid * math.log(scale) > 0.99 * _LONGEST_SCALE:
-        raise ValueError(
-            f"epsilon = {epsilon:g} with hits = {hits} needs noise of scale {10 * scale * grid * math.log(scale):.3g} "
-            f"units, over {_LONGEST_SCALE:g}. Raise epsilon or delta, lower hits, or use a coarser grid than {grid}."
-        )
-    while True:
-        narrow_epsilon = _six_digits_down(1 / (scale * grid))
-        cap = math.ceil(math.log(1 / (narrow_epsilon * grid)) / narrow_epsilon)
-        noise = ThresholdMonitorAccountant(
-            wide_epsilon=_six_digits_down(1 / (10 * cap)),
-            narrow_epsilon=narrow_epsilon,
-            cap=cap,
-            grid=grid,
-            hits=hits,
-        )
-        if noise.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
-            return noise
-        scale *= 1 + 1e-6
 
 
 def _six_digits_down(value: float) -> float:

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import log_factorials
 from dp_transforms.accounting.discrete_laplace_law import smallest_whole
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import (
@@ -315,10 +314,13 @@ def found_from(
     return math.ceil((threshold + prices.noise.smallest_margin(1 - probability) - 1) / weight)
 
 
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+
+
 def _found(prices: PriceList, threshold: int, weight: int, users: int, share: float) -> float:
     """With which probability an item of so many users is found, each of whom counts with the probability `share`."""
     spread = _DEVIATIONS * math.sqrt(users * share * (1 - share)) + _DEVIATIONS
     counts = np.arange(max(0, math.floor(users * share - spread)), min(users, math.ceil(users * share + spread)) + 1)
-    log_mass = math.lgamma(users + 1) - log_factorials(counts) - log_factorials(users - counts)
+    log_mass = math.lgamma(users + 1) - _log_gamma(counts + 1.0) - _log_gamma(users - counts + 1.0)
     log_mass += counts * math.log(share) + (users - counts) * math.log1p(-share)
     return float(np.sum(np.exp(log_mass + prices.noise.log_upper_tail(threshold - counts * weight))))

@@ -12,7 +12,6 @@ import pytest
 from dp_transforms.accounting.charging_game import (
     GameAccountant,
     between_probability,
-    charging_game_delta,
     charging_game_deltas,
 )
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
@@ -37,7 +36,7 @@ def test_reference_values(row):
 
 def test_all_hits_from_one_pass():
     deltas = charging_game_deltas(0.1, 0.45, 12, 3.0)
-    alone = [charging_game_delta(0.1, 0.45, hits, 3.0) for hits in range(1, 13)]
+    alone = [GameAccountant(0.1, 0.45, hits).delta(3.0) for hits in range(1, 13)]
     assert deltas == pytest.approx(alone, rel=1e-9)
     assert charging_game_deltas(0.1, 0.45, 12, 3.0, deltas[4] * 0.99) == deltas[:5], "which is enough"
 
@@ -49,7 +48,7 @@ def test_all_hits_from_one_pass():
 def test_against_dumb_value_iteration(epsilon_per_query, share, hits, epsilon):
     q = share / (math.exp(epsilon_per_query) + 1)
     oracle = game_by_iteration(epsilon_per_query, q, hits, epsilon, 130, vertices(epsilon_per_query, q))
-    game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
+    game = GameAccountant(epsilon_per_query, q, hits).delta(epsilon)
     assert oracle <= game <= oracle * (1 + 2e-5)
 
 
@@ -80,7 +79,7 @@ def test_tiny_deltas_keep_their_digits(hits, epsilon):
     """delta is convex in e^epsilon; rounding that is absolute instead of relative would show as noise here."""
     q = 0.8 * not_prior_probability(0.1)
     gammas = math.exp(epsilon) * (1 + 1e-7 * np.arange(5))
-    deltas = [charging_game_delta(0.1, q, hits, math.log(gamma)) for gamma in gammas]
+    deltas = [GameAccountant(0.1, q, hits).delta(math.log(gamma)) for gamma in gammas]
     assert 0 < deltas[0] < 1e-12
     falls = -np.diff(deltas)
     assert (falls > 0).all()

@@ -1,59 +1,12 @@
-"""Composition against 60 digits; the solver; shares of delta for hashes."""
+"""The solver; shares of delta for hashes; what is published of a running figure."""
 
-import decimal
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.composition import (
-    hash_delta,
-    optimal_composition_delta,
-    running_figure,
-    smallest_safe_argument,
-)
-
-DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
-
-
-def composition_delta(epsilon_per_query, calls, epsilon):
-    """``E[(1 - exp(epsilon - loss))_+]`` with 60 digits: each mass of the binomial from the one beside it.
-
-    Masses below e^-400 of the largest are left out; so what is found is at most the truth.
-    """
-    e = DIGITS.exp(decimal.Decimal(epsilon_per_query))
-    mode = round(calls * float(e / (1 + e)))
-    reach = math.ceil(30 * math.sqrt(calls) / 2)
-    masses = {mode: decimal.Decimal(1)}
-    with decimal.localcontext(DIGITS):
-        for k in range(mode, min(calls, mode + reach)):
-            masses[k + 1] = masses[k] * (calls - k) / (k + 1) * e
-        for k in range(mode, max(0, mode - reach), -1):
-            masses[k - 1] = masses[k] * k / (calls - k + 1) / e
-        total = sum(masses.values())
-        gained = decimal.Decimal(0)
-        for k, mass in masses.items():
-            exponent = decimal.Decimal(epsilon) - decimal.Decimal(epsilon_per_query) * (2 * k - calls)
-            if exponent < 0:
-                gained += mass * (1 - exponent.exp())
-        return gained / total
-
-
-@pytest.mark.parametrize(
-    ("epsilon_per_query", "calls", "share"),
-    [
-        *[(0.0001 * number, 1_000_000, 0.3 * number) for number in (1, 5, 11)],
-        *[(0.01, calls, share) for calls in (3, 1000, 30_000) for share in (0.5, 2.0)],
-        *[(each, calls, share) for each, calls in ((0.5, 1), (0.1, 29), (1.0, 7)) for share in (0.0, 0.4, 0.9)],
-    ],
-)
-def test_composition_is_never_below_the_truth(epsilon_per_query, calls, share):
-    """The logarithms of a million calls are large, and their rounding with them."""
-    epsilon = share * epsilon_per_query * math.sqrt(calls)
-    found = optimal_composition_delta(epsilon_per_query, calls, epsilon)
-    truth = composition_delta(epsilon_per_query, calls, epsilon)
-    assert truth <= decimal.Decimal(found) <= truth * decimal.Decimal(1 + 1e-7)
+from dp_transforms.accounting.composition import hash_delta, running_figure, smallest_safe_argument
 
 
 def test_solver_returns_the_safe_side():

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.papers.noise_source import Halted
 from dp_transforms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
 from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
@@ -112,6 +111,13 @@ def test_alpha_is_that_of_the_theorems(queries, beta, cutoff, delta):
     else:
         published = 9 * cutoff * logarithms / epsilon
     assert published <= numeric <= published + 2
+
+
+def optimal_composition_delta(epsilon_per_query, calls, epsilon):
+    """Each of the calls is worth one randomised response ([KOV15])."""
+    ups = np.arange(calls + 1)
+    mass = stats.binom.pmf(ups, calls, 1 / (1 + math.exp(-epsilon_per_query)))
+    return float(-np.sum(mass * np.expm1(np.minimum(epsilon - epsilon_per_query * (2 * ups - calls), 0))))
 
 
 DELTAS = [0.9, 0.5, 0.1, 1e-3, 1e-9]

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charged_hits import NoiseParameters, proof_of, target_probability
-from dp_transforms.accounting.charging_game import GameAccountant, charging_game_delta
+from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.core.hit_noise import epsilon_spent
@@ -95,7 +95,7 @@ def test_epsilon_after_hits(plan):
     assert running[-1] <= plan.epsilon
     q = target_probability(plan.charged_hits.mode, epsilon)
     for hits in {1, min(2, plan.hits_per_user), (plan.hits_per_user + 1) // 2, plan.hits_per_user}:
-        assert charging_game_delta(epsilon, q, hits, running[hits - 1]) <= plan.shares.paid * (1 + 1e-9)
+        assert GameAccountant(epsilon, q, hits).delta(running[hits - 1]) <= plan.shares.paid * (1 + 1e-9)
         exact = GameAccountant(epsilon, q, hits).epsilon(plan.shares.paid)
         assert running[hits - 1] == pytest.approx(exact, rel=3e-3)
 

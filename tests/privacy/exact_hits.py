@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.accounting.charging_game import between_probability, charging_game_delta
+from dp_transforms.accounting.charging_game import GameAccountant, between_probability
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability, upper_tail_integers
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
@@ -60,7 +60,7 @@ def claim_of(settings: TrialPlan, epsilon: float, hits: int | None = None) -> fl
     """What target charging promises. hits: instead of those of the plan."""
     each, zone = settings.charged_hits.epsilon_per_query, settings.charged_hits.zone_width
     q = between_probability(each, zone) if settings.charged_hits.mode == "names" else not_prior_probability(each)
-    return charging_game_delta(each, q, hits or settings.hits_per_user, epsilon)
+    return GameAccountant(each, q, hits or settings.hits_per_user).delta(epsilon)
 
 
 class Stored(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.charging_game import charging_game_delta
+from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.audit.hits import HitsClaim, Mechanism, audit_hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -186,7 +186,7 @@ def test_a_game_with_limits_of_its_own_under_each_key_is_the_game_of_their_sum()
         for left in ((2, 2), (1, 2), (1, 1, 1)):
             game = game_by_iteration(epsilon_per_query, q, sum(left), epsilon, calls, corners)
             assert value(epsilon, left, 0, calls) == pytest.approx(game, rel=1e-12)
-            assert game < charging_game_delta(epsilon_per_query, q, sum(left), epsilon)
+            assert game < GameAccountant(epsilon_per_query, q, sum(left)).delta(epsilon)
 
 
 @each_mode
