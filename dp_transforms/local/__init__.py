@@ -2,7 +2,7 @@
 
     replay              the driver: reads, groups, runs the steps of `core`, and hands back the reports
     pool                who does the steps: this process, or workers beside it; where packed columns lie between two
-                        steps: in memory that processes share, or on disk. libraries: what workers load
+                        steps: in memory, or on disk. libraries: what workers load
     machine             how many processes, how much memory, in how many parts
     replay_table        `replay`: the same for a table in memory, by one call
 

@@ -3,16 +3,16 @@
 Results do not depend on how many processes there are: a task is a pure function of its step, its element and the key. A
 worker that dies fails the run. So no report is ever made of a part of the log.
 
-Packed columns lie outside of any heap, in two files that all processes of a replay have: one in memory (Linux: memfd),
-one on disk. Neither has a name: nobody else can open them, and the system takes them back when the processes end,
-however they end. What is read travels as a `Stored`, which says where it lies.
+Workers keep nothing. What they make comes back to this process, through pipes that no other process has, and lies in
+its memory or, where there is no room, in files without a name: nobody else can open them, and the system takes them
+back when this process ends, however it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import mmap
+import errno
+import functools
 import multiprocessing
 import os
 import pickle
@@ -22,10 +22,10 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, forkserver, reduction, resource_tracker
-from typing import Any, NamedTuple
+from multiprocessing import connection, forkserver, resource_tracker
+from typing import IO, Any, NamedTuple
 
 from dp_transforms.core.stage import Work, WorkerStep
 from dp_transforms.errors import InputError, PoolError, StepFaultError
@@ -38,34 +38,37 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
-_LEAST_STORED = 4096  # smaller blobs travel themselves
-_LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
+_AT_ONCE = 3  # steps: what one makes, what it is made of, and what users have for all rounds
 
 
-class Stored(NamedTuple):
-    """Where packed columns lie, in which of the two files."""
+class OnDisk(NamedTuple):
+    """Packed columns for which there was no room in memory; to a worker they travel as bytes."""
 
-    on_disk: bool
+    file: IO[bytes]
     offset: int
     length: int
 
+    def __bytes__(self) -> bytes:
+        return os.pread(self.file.fileno(), self.length, self.offset)
 
-Blob = bytes | Stored
-"""Packed columns themselves, or where they lie."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytes, (bytes(self),)
+
+
+Blob = bytes | OnDisk
+"""Packed columns; ``bytes(blob)`` are they themselves."""
 
 
 class Done(NamedTuple):
-    """What a step made of one element. counts: for the operator."""
+    """What a step made of one element, and the how manyth that was. counts: for the operator."""
 
+    number: int
     outputs: list[Any]
     counts: Counter[str]
 
 
 class ThisProcess:
-    """Does the steps itself, and keeps what lies between them in its memory. secret: the noise key of the run.
-
-    number: how many work at once.
-    """
+    """Does the steps itself. secret: the noise key of the run. number: how many work at once."""
 
     number = 1
 
@@ -73,20 +76,12 @@ class ThisProcess:
         self.secret = secret
 
     def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
-        """What the step makes of each element, in their order. Raises what the step raises, if it is an error of ours,
-        else StepFaultError; and PoolError for a worker that died."""
+        """What the step makes of each element, in the order in which they are done. Raises what the step raises, if it
+        is an error of ours, else StepFaultError; and PoolError for a worker that died."""
         work = step.start(self.secret)
-        for element in elements:
+        for number, element in enumerate(elements):
             counts: Counter[str] = Counter()
-            yield Done(list(work(element, counts)), counts)
-
-    def get(self, blob: Blob) -> bytes | memoryview:
-        """Packed columns that a step has put out."""
-        assert isinstance(blob, bytes)
-        return blob
-
-    def free(self, blob: Blob) -> None:
-        """They are not needed any more."""
+            yield Done(number, list(work(element, counts)), counts)
 
     def __enter__(self) -> ThisProcess:
         return self
@@ -96,48 +91,69 @@ class ThisProcess:
 
 
 class ProcessPool(ThisProcess):
-    """``number`` worker processes do the steps, and a `BlobStore` has what lies between them.
+    """``number`` worker processes do the steps.
 
-    memory_bytes: so much of that may be in memory; the rest is on disk. The noise key goes to the workers through pipes
-    that no other process has. Raises PoolError.
+    memory_bytes: so much of what lies between steps may be in memory; the rest is on disk. The noise key goes to the
+    workers through pipes that no other process has. Raises PoolError.
     """
 
     def __init__(self, number: int, memory_bytes: int, secret: bytes) -> None:
         super().__init__(secret)
-        self.number = number
+        self.number, self._room = number, memory_bytes // _AT_ONCE
         with _starting():
             start_fork_server()
-            self.store = BlobStore(memory_bytes)
-        context = multiprocessing.get_context("forkserver")
-        self._executor = ProcessPoolExecutor(number, context, _begin, (secret, self.store))
+        self._executor = ProcessPoolExecutor(number, multiprocessing.get_context("forkserver"), _begin, (secret,))
 
     def run(self, step: WorkerStep, elements: Iterable[Any]) -> Iterator[Done]:
-        packed = self.store.put(pickle.dumps(step))  # read once by each worker, and not with each element
+        packed, kept = pickle.dumps(step), _Kept(self._room)
         try:
             with _starting():  # the first one starts the workers
-                waiting = [self._executor.submit(_do, packed, element) for element in elements]
-            for number, future in enumerate(waiting):
-                yield future.result()
-                waiting[number] = None  # type: ignore[call-overload]  # its outputs go as soon as nobody has them
+                futures = {self._executor.submit(_do, packed, element): n for n, element in enumerate(elements)}
+            for future in as_completed(futures):
+                outputs, counts = future.result()
+                yield Done(futures.pop(future), [kept.output(each) for each in outputs], counts)
         except BrokenProcessPool:
             raise PoolError(
                 "a worker process ended before its work was done, as one does for lack of memory; nothing was"
                 " published. Give the command again with --processes 1."
             ) from None
-        self.store.free(packed)
-
-    def get(self, blob: Blob) -> bytes | memoryview:
-        return self.store.get(blob)
-
-    def free(self, blob: Blob) -> None:
-        self.store.free(blob)
 
     def __exit__(self, failed: object, *_: object) -> None:
         if failed:
             for process in list((self._executor._processes or {}).values()):
                 process.kill()
         self._executor.shutdown(cancel_futures=True)
-        self.store.close()
+
+
+class _Kept:
+    """What one step puts out, until nobody has it any more. room: so many bytes are in memory; the rest goes to the
+    folder for temporary files (TMPDIR)."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._file: IO[bytes] | None = None
+
+    def output(self, output: Any) -> Any:
+        """Packed columns by a key, where they lie; all else as it is. Raises PoolError if there is no space."""
+        if type(output) is not tuple or not isinstance(output[1], bytes):
+            return output
+        key, packed = output
+        self._room -= len(packed)
+        return key, packed if self._room >= 0 else self._written(packed)
+
+    def _written(self, packed: bytes) -> OnDisk:
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (mode 0600, and never with a name)
+            offset = self._file.seek(0, os.SEEK_END)
+            if self._file.write(packed) != len(packed):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise PoolError(
+                f"what lies between two steps cannot be stored: {error.strerror}; nothing was published. Give TMPDIR a"
+                f" folder with more space than {tempfile.gettempdir()}, or free some memory."
+            ) from None
+        return OnDisk(self._file, offset, len(packed))
 
 
 @contextlib.contextmanager
@@ -177,14 +193,12 @@ def faults_of_steps() -> Iterator[None]:
 # --- In a worker
 
 _secret: bytes
-_store: BlobStore
-_works: dict[Blob, Work] = {}  # of the step that it does, by how that is stored
 
 
-def _begin(secret: bytes, store: BlobStore) -> None:
+def _begin(secret: bytes) -> None:
     """What a library says may hold cells of the log: a worker has no standard output."""
-    global _secret, _store
-    _secret, _store = secret, store
+    global _secret
+    _secret = secret
     silent = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(silent, standard)
@@ -199,104 +213,15 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-def _do(packed: Blob, element: Any) -> Done:
-    """One task. What a step puts out by key and needs space is stored, and so is what comes in."""
+def _do(packed: bytes, element: Any) -> tuple[list[Any], Counter[str]]:
+    """One task: outputs, and counts."""
     counts: Counter[str] = Counter()
     with faults_of_steps():
-        if packed not in _works:
-            _works.clear()
-            _works[packed] = pickle.loads(_store.get(packed)).start(_secret)  # noqa: S301 (of the parent)
-        if isinstance(element, tuple):  # a group
-            key, *lists = element
-            element = key, *([_store.get(blob) for blob in blobs] for blobs in lists)
-        return Done([_stored(output) for output in _works[packed](element, counts)], counts)
+        return list(_work_of(packed)(element, counts)), counts
 
 
-def _stored(output: Any) -> Any:
-    if type(output) is tuple and isinstance(output[1], bytes):
-        return output[0], _store.put(output[1])
-    return output
-
-
-# --- What lies between two steps
-
-
-class BlobStore:
-    """The two files. most_bytes: so much is in memory, about; the rest goes to the folder for temporary files (TMPDIR).
-
-    It can be pickled for a process that is being started, which then has the same files. Raises OSError.
-    """
-
-    def __init__(self, most_bytes: int, files: tuple[int, int] | None = None) -> None:
-        if files is None:
-            memory = os.memfd_create("shh", os.MFD_CLOEXEC) if hasattr(os, "memfd_create") else _file_without_name()
-            files = memory, _file_without_name()
-        self.most_bytes, self.files = most_bytes, files
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _received, (self.most_bytes, *map(reduction.DupFd, self.files))
-
-    def put(self, blob: bytes) -> Blob:
-        """Where it lies, or the blob itself if it is small. Raises PoolError if there is no space."""
-        if len(blob) < _LEAST_STORED:
-            return blob
-        on_disk = os.fstat(self.files[False]).st_blocks * 512 + len(blob) > self.most_bytes
-        file = self.files[on_disk]
-        try:
-            offset = _take_space(file, len(blob))
-            rest = memoryview(blob)
-            while rest:
-                rest = rest[os.pwrite(file, rest, offset + len(blob) - len(rest)) :]
-        except OSError as error:
-            raise PoolError(
-                f"what lies between two steps cannot be stored: {error.strerror}; nothing was published. Give TMPDIR a"
-                f" folder with more space than {tempfile.gettempdir()}, or free some memory."
-            ) from None
-        return Stored(on_disk, offset, len(blob))
-
-    def get(self, blob: Blob) -> bytes | memoryview:
-        """What `put` was given. A large one is a view of its file, and takes no memory of this process: pages of a file
-        on disk are the system's, which takes them back when it needs them."""
-        if isinstance(blob, bytes):
-            return blob
-        on_disk, offset, length = blob
-        if length >= _LEAST_MAPPED:
-            return memoryview(mmap.mmap(self.files[on_disk], length, access=mmap.ACCESS_READ, offset=offset))
-        return os.pread(self.files[on_disk], length, offset)
-
-    def free(self, blob: Blob) -> None:
-        """Gives its space back, where the system can. It reads as zeros from then on, which are no packed columns."""
-        if isinstance(blob, bytes) or not hasattr(mmap, "MADV_REMOVE"):
-            return
-        on_disk, offset, length = blob
-        with contextlib.suppress(OSError), mmap.mmap(self.files[on_disk], _whole_pages(length), offset=offset) as view:
-            view.madvise(mmap.MADV_REMOVE)  # not every file system has holes
-
-    def close(self) -> None:
-        for file in self.files:
-            os.close(file)
-
-
-def _received(most_bytes: int, *files: Any) -> BlobStore:
-    memory, disk = (file.detach() for file in files)
-    return BlobStore(most_bytes, (memory, disk))
-
-
-def _file_without_name() -> int:
-    with tempfile.TemporaryFile() as file:  # mode 0600, and without a name from the beginning
-        return os.dup(file.fileno())
-
-
-def _take_space(file: int, length: int) -> int:
-    """Where so many bytes go, that no other process takes."""
-    fcntl.lockf(file, fcntl.LOCK_EX)
-    try:
-        offset = os.fstat(file).st_size
-        os.ftruncate(file, offset + _whole_pages(length))
-    finally:
-        fcntl.lockf(file, fcntl.LOCK_UN)
-    return offset
-
-
-def _whole_pages(length: int) -> int:
-    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+@functools.lru_cache(maxsize=1)
+def _work_of(packed: bytes) -> Work:
+    """Of the step that all workers do now, begun once in each."""
+    step: WorkerStep = pickle.loads(packed)  # noqa: S301 (of the parent)
+    return step.start(_secret)

@@ -29,7 +29,7 @@ from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Shardin
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import stages_of
 from dp_transforms.core.window_report import WindowReport
-from dp_transforms.local.pool import Blob, ThisProcess, faults_of_steps
+from dp_transforms.local.pool import Blob, Done, ThisProcess, faults_of_steps
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 
@@ -139,19 +139,19 @@ class LocalReplay:
         found = Groups()
         for number, (_, of_users, of_items) in enumerate(rounds, 1):
             is_last = number == len(rounds)
-            sums = self._step(AtOnceStep(of_users, cuts.users, cuts.users, part), users, named, keeps=not is_last)
+            sums = self._step(AtOnceStep(of_users, cuts.users, cuts.users, part), users, named)
+            if is_last:
+                users.clear()
             if of_items.public_items is not None or (part is not None and of_items.step.KIND is not None):
                 for key in self._all_keys():  # shards to which nothing comes act, too
                     sums.setdefault(key, [])
             to = Sharding((cuts.windows if is_last else cuts.users).windows_per_range, 1)
             found = self._step(AtOnceStep(of_items, cuts.users, to, part), sums, named)
+            sums.clear()
             named = [*named[:1], [blob for blobs in found.values() for blob in blobs]]
         return found
 
-    def _step(
-        self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[Blob]] = (), *, keeps: bool = False
-    ) -> Groups:
-        """keeps: the groups are needed again. Else they are given back."""
+    def _step(self, step: WorkerStep, groups: Groups, named: Sequence[Sequence[Blob]] = ()) -> Groups:
         sent: Groups = defaultdict(list)
         elements = ((key, groups[key], *named) for key in sorted(groups))
         for output in self._outputs("finding heavy items", step, elements, len(groups)):
@@ -159,17 +159,16 @@ class LocalReplay:
                 self._made.handed_over.append(output.packed)
             else:
                 sent[output[0]].append(output[1])
-        if not keeps:
-            for blob in itertools.chain.from_iterable(groups.values()):
-                self._workers.free(blob)
-            groups.clear()
         return dict(sent)
 
     def _outputs(self, what: str, step: WorkerStep, elements: Iterable[Any], number: int) -> Iterator[Any]:
-        for over, done in enumerate(self._workers.run(step, elements), 1):
-            self._progress(what, over, number)
+        """In the order of the elements."""
+        over: list[Done] = []
+        for done in self._workers.run(step, elements):
+            over.append(done)
+            self._progress(what, len(over), number)
             self._made.counts += done.counts
-            yield from done.outputs
+        return itertools.chain.from_iterable(done.outputs for done in sorted(over, key=lambda done: done.number))
 
     def _all_keys(self) -> list[GroupKey]:
         part, cut = self._windows, self._cuts.users
@@ -177,14 +176,14 @@ class LocalReplay:
         return [(number, shard) for number in ranges for shard in range(cut.shards)]
 
     def _reports(self, found: Groups) -> list[WindowReport]:
-        named = NamedItems.of_messages(self._workers.get(blob) for key in sorted(found) for blob in found[key])
+        named = NamedItems.of_messages(bytes(blob) for key in sorted(found) for blob in found[key])
         return [report for _, report in named.window_reports(self._run.plan, self._run.stream)]
 
     def _close_windows(self, found: Groups) -> list[WindowReport]:
         """Tests the candidates of all windows in order, and charges the users who hold a hit: what
         `ThresholdMonitorEvolvingDoFn` does, under one key, the stream of the run."""
         part, workers = self._windows, self._workers
-        candidates = [ItemHolders.from_bytes(workers.get(blob)) for key in sorted(found) for blob in found[key] if blob]
+        candidates = [ItemHolders.from_bytes(bytes(blob)) for key in sorted(found) for blob in found[key] if blob]
         state = MonitorState(part.first, part.hit_bound, ContributionCounters(part.entries(Kind.HITS)))
         monitor = HeavyHitterMonitor(self._run.plan, self._run.stream_keys(workers.secret))
         reports = [report for _, report in monitor.close_windows(candidates_in_order(candidates), state)]
