@@ -2,10 +2,10 @@
 
 The rules are those of RFC 4180, but that a row is a line, and no cell holds a line end: a quote opens where it is the
 first character of a cell; inside, two quotes are one; the next single one closes it, and ends the cell. A line is
-rejected if a quote is left open in it, if a closing one does not end its cell, or if a carriage return is anywhere
-except at its end. So one user's open quote swallows no row of another one. Arrow's parser lets an open quote run over
-line ends whatever its options are, and takes what follows a closing one for plain text: a quote behind a backslash, as
-Spark writes it, would make another label. So the lines are checked before it sees them.
+rejected if a quote is left open in it or closed before its cell ends, or if a carriage return is anywhere except at its
+end. So one user's open quote swallows no row of another one. Arrow's parser lets an open quote run over line ends
+whatever its options are, and takes what follows a closing one for plain text: a quote behind a backslash, as Spark
+writes it, would make another label. So the lines are checked before it sees them.
 
 Positions are numbers of lines; the header is the first line that is not blank. A header that cannot be used is an
 error, because the writer of the file made it. A row that cannot be used is only rejected.
@@ -44,9 +44,11 @@ from dp_transforms.logs.text_files import (
 )
 from dp_transforms.stores.remote_files import StoredFile
 
-OPEN_QUOTE = "quote that is not closed in its line"
+WRONG_QUOTE = (
+    "quote that is not closed in its line, or before its cell ends (in a cell it is doubled; in Spark:"
+    " .option('escape', '\"'))"
+)
 CARRIAGE_RETURN = "carriage return inside a line"
-BEHIND_QUOTE = "text behind a closing quote (quotes in a cell are doubled; in Spark: .option('escape', '\"'))"
 
 _BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
 _HEAD_BYTES = 1 << 20
@@ -128,12 +130,11 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
 
 def rows_of(path: str, lines: Lines, delimiter: bytes) -> Lines:
     """The lines that are rows."""
-    odd, behind = {}, np.zeros(0, np.int64)
+    odd = {}
     if b'"' in lines.text:
-        odd[OPEN_QUOTE], behind = _wrong_quotes(lines, delimiter)
+        odd[WRONG_QUOTE] = _wrong_quotes(lines, delimiter)
     if b"\r" in lines.text:
         odd[CARRIAGE_RETURN] = np.searchsorted(lines.ends, _lone_returns(lines.text))
-    odd[BEHIND_QUOTE] = behind
     if not any(map(len, odd.values())):
         return lines
     wrong, kept = reject(path, len(lines.ends), odd, lines.numbers.take)
@@ -147,9 +148,8 @@ def _lone_returns(text: bytes) -> Rows:
     return returns[~bytes_among(b"\r\n")[codes[returns + 1]]]
 
 
-def _wrong_quotes(lines: Lines, delimiter: bytes) -> tuple[Rows, Rows]:
-    """The numbers, from 0, of lines in which a quote is left open, and of those in which one closes before its cell
-    ends."""
+def _wrong_quotes(lines: Lines, delimiter: bytes) -> Rows:
+    """The numbers, from 0, of lines in which a quote is left open, or closes before its cell ends."""
     codes = np.frombuffer(lines.text, np.uint8)
     quotes = np.flatnonzero(codes == ord('"'))
     # Nearly always each line has an even number of quotes, and the first, third, ... begins a cell or doubles the quote
@@ -158,26 +158,16 @@ def _wrong_quotes(lines: Lines, delimiter: bytes) -> tuple[Rows, Rows]:
         opened = bytes_among(b'"\n' + delimiter)[codes[quotes[::2] - 1]]  # the last byte of all is a line feed
         closed = bytes_among(b'"\r\n' + delimiter)[codes[quotes[1::2] + 1]]
         if opened.all() and closed.all():
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    text, patterns = b"\n" + lines.text, (_open_line(delimiter), _line_behind_quote(delimiter))
-    # Each match ends in its line, or at the line feed behind it.
-    found = [np.array([match.end() - 1 for match in pattern.finditer(text)], np.int64) for pattern in patterns]
-    left_open, behind = (np.searchsorted(lines.ends, ends - back) for ends, back in zip(found, (0, 1), strict=True))
-    return left_open, behind
+            return np.zeros(0, np.int64)
+    begins = [match.start() for match in _before_wrong_line(delimiter).finditer(b"\n" + lines.text)]
+    return np.searchsorted(lines.ends, np.array(begins, np.int64))
 
 
-def _open_line(delimiter: bytes) -> re.Pattern[bytes]:
-    """Matches only lines in which a quote is left open, up to their ends. It never backtracks."""
-    cell = rb'"(?:[^"\n]++|"")*+"[^D\n]*+|[^"D\n][^D\n]*+|'
-    return re.compile(rb'\n(?:(?:C)D)*+"(?:[^"\n]++|"")*+(?=\n)'.replace(b"C", cell).replace(b"D", delimiter))
-
-
-def _line_behind_quote(delimiter: bytes) -> re.Pattern[bytes]:
-    """Matches only lines in which a closing quote is followed by text of its cell, up to the first such text. It never
-    backtracks."""
-    quoted = rb'"(?:[^"\n]++|"")*+"'
-    line = rb'\n(?:(?:Q\r*+|[^"D\n][^D\n]*+|)D)*+Q[^D\r\n]'
-    return re.compile(line.replace(b"Q", quoted).replace(b"D", delimiter))
+def _before_wrong_line(delimiter: bytes) -> re.Pattern[bytes]:
+    """Matches the line feeds before lines that are not made of cells. What follows a carriage return is another fault.
+    It never backtracks."""
+    cell = rb'(?:"(?:[^"\n]++|"")*+"(?:\r[^D\n]*+)?+|[^"D\n][^D\n]*+|)'
+    return re.compile(rb"\n(?!\Z|(?:CD)*+C\n)".replace(b"C", cell).replace(b"D", re.escape(delimiter)))
 
 
 def _cells(

@@ -141,7 +141,10 @@ IS_WRONG = [
     ("user,item,time\nu,i,3 May 2026 12:30 UTC\n", "--time-format '%d %b %Y %H:%M %z'"),
     ("user,item,time\nu,i,12h on 3 May 2026\n", "--time-field ? (weighed: none)"),
     ("user,item,timestamp\nu,i,2026-01-01\nu,i,2026-01-02\n", "--window 1d"),
-    ('user,item,timestamp\nu,"say \\"hi\\"",2026-01-01\nu,i,2026-01-01\n', "1 of 2 rows are left out: text behind a"),
+    (
+        'user,item,timestamp\nu,"say \\"hi\\"",2026-01-01\nu,i,2026-01-01\n',
+        "1 of 2 rows are left out: quote that is not closed",
+    ),
     ("user,item,timestamp\nu,i,1970-01-01\n" + "u,i,2026-01-01\n" * 2, "--start 2026-01-01T00:00:00Z --end 2026-01-02"),
     ("user,item,timestamp,\x1b]0;owned\x07\nu,i,2026-01-01,1\n", r"\x1b]0;owned\x07"),
     ("user,item,timestamp\n", "no row of it can be read"),

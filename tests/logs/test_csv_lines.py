@@ -14,7 +14,10 @@ TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
 HEADER = "user,item,timestamp\n"
 GOOD = f"u,i,{TIME}\n"
-BEHIND = "text behind a closing quote (quotes in a cell are doubled; in Spark: .option('escape', '\"'))"
+WRONG_QUOTE = (
+    "quote that is not closed in its line, or before its cell ends (in a cell it is doubled; in Spark:"
+    " .option('escape', '\"'))"
+)
 BEGIN = "\xef\xbb\xbf".encode("latin1")
 
 
@@ -85,14 +88,14 @@ def test_a_header_that_cannot_serve_is_an_error_that_shows_no_cell(tmp_path, con
     assert "SECRET" not in str(caught.value)
 
 
-@pytest.mark.parametrize("separator", [";", "\t", "^"])
+@pytest.mark.parametrize("separator", [";", "\t", "^", "|", "*", "?"])
 def test_cells_are_separated_by_the_declared_character(tmp_path, separator):
-    text = 'user,x;item;timestamp\nu,1;"a;""b";5\nu2;i;6\nu3;i\n"u4;x\n'.replace(";", separator)
+    text = 'user,x;item;timestamp\nu,1;"a;""b";5\nu2;i;6\nu3;i\nu4;"x;7\n'.replace(";", separator)
     (tmp_path / "log.csv").write_text(text)
     fields = EventFields("user,x", "item", "timestamp", "s", csv_separator=separator)
     events, rejected = read_all(str(tmp_path / "log.csv"), fields)
     assert events == [("u,1", f'a{separator}"b', 5_000_000), ("u2", "i", 6_000_000)]
-    assert sum(map(len, rejected.values())) == 2
+    assert rejected == {"wrong number of cells": [4], WRONG_QUOTE: [5]}
 
 
 @pytest.mark.parametrize("separator", ["", ";;", '"', "\n", "a", "ä"])
@@ -110,18 +113,18 @@ def _cells(line):
             at += 1
             while line[at : at + 1] != '"' or line[at : at + 2] == '""':
                 if at >= len(line):
-                    return "quote that is not closed in its line"
+                    return WRONG_QUOTE
                 cells[-1] += line[at]
                 at += 2 if line[at] == '"' else 1
             at += 1
-            is_behind |= at < len(line) and line[at] != ","
+            is_behind |= line[at : at + 1] not in ("", ",", "\r")
         while at < len(line) and line[at] != ",":
             cells[-1] += line[at]
             at += 1
         if at < len(line):
             cells.append("")
             at += 1
-    return "carriage return inside a line" if "\r" in line else BEHIND if is_behind else cells
+    return WRONG_QUOTE if is_behind else "carriage return inside a line" if "\r" in line else cells
 
 
 def _expected_of_lines(lines):
@@ -149,21 +152,35 @@ _PIECES = st.sampled_from(
 _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]), max_size=9)
 
 
-@given(lines=_LINES, ends_in_feed=st.booleans(), block=st.sampled_from([16, 60, 4 << 20]), members=st.integers(0, 2))
-@example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0)
-@example(
-    [f'u,"a ""q"" \\ b","{TIME}"', f'x,"say \\"hi\\"",{TIME}', f'x,"a\\"",{TIME}', f'x,"a\\", b",{TIME}'], True, 60, 0
+@given(
+    lines=_LINES,
+    ends_in_feed=st.booleans(),
+    block=st.sampled_from([16, 60, 4 << 20]),
+    members=st.integers(0, 2),
+    separator=st.sampled_from(",,|?^"),  # some mean something in patterns
 )
-@example([f'x,"{SECRET},{TIME}', *[GOOD[:-1]] * 9, f'x,{SECRET}",{TIME}', f'"q",i,{TIME}\r', GOOD[:-1]], True, 60, 0)
-def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_feed, block, members):
+@example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0, ",")
+@example(
+    [f'u,"a ""q"" \\ b","{TIME}"', f'x,"say \\"hi\\"",{TIME}', f'x,"a\\"",{TIME}', f'x,"a\\", b",{TIME}'],
+    True,
+    60,
+    0,
+    "|",
+)
+@example(
+    [f'x,"{SECRET},{TIME}', *[GOOD[:-1]] * 9, f'x,{SECRET}",{TIME}', f'"q",i,{TIME}\r', GOOD[:-1]], True, 60, 0, ","
+)
+def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_feed, block, members, separator):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
-    data = (HEADER + "\n".join(lines) + "\n" * ends_in_feed).encode()
+    data = (HEADER + "\n".join(lines) + "\n" * ends_in_feed).replace(",", separator).encode()
     path = tmp_path / ("log.csv.gz" if members else "log.csv")
     if members:
         cut = len(data) // members
         data = b"".join(gzip.compress(part) for part in (data[:cut], data[cut:]))
     path.write_bytes(data)
-    assert read_all(str(path)) == _expected_of_lines(lines)
+    events, rejected = _expected_of_lines(lines)
+    events = [(user.replace(",", separator), item.replace(",", separator), micros) for user, item, micros in events]
+    assert read_all(str(path), EventFields(csv_separator=separator)) == (events, rejected)
 
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_size=5)
