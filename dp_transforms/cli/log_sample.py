@@ -31,6 +31,7 @@ from dp_transforms.logs.discovery import ending_of_log, find_log_files, format_o
 from dp_transforms.logs.log_chunk import TIME_UNITS, EventFileError, damaged_error, opened_log
 from dp_transforms.logs.time_formats import DIRECTIVES
 from dp_transforms.logs.times import parse_values
+from dp_transforms.stores import avro_container
 from dp_transforms.stores.remote_files import StoredFile
 
 _NO_ROW = (
@@ -138,7 +139,7 @@ def _avro(path: str, stored: StoredFile | None) -> Iterator[Mapping[str, Any]]:
         header = avro.read_header(path, file)
         avro_schema.record_schema(path, header.schema)  # a hostile one would end fastavro by a signal
         schema = fastavro.parse_schema(json.loads(header.schema))
-        for count, data in avro.blocks(file, header):
+        for count, data in avro_container.blocks(file, header):
             stream = io.BytesIO(data)
             for _ in range(min(count, len(data))):  # a record without a byte says nothing
                 yield fastavro.schemaless_reader(stream, schema, None)
@@ -158,13 +159,11 @@ def _refuse_access_log(paths: Sequence[str]) -> None:
 
 def flat_command(paths: Sequence[str]) -> str:
     """Makes a log whose fields are not inside of objects, and looks at it."""
-    log_format = format_of_log(paths[0])
-    if log_format == "parquet":
+    if format_of_log(paths[0]) == "parquet":
         program = f'pq.write_table(pq.read_table({json.dumps(paths)}).flatten().flatten(), "flat.parquet")'
         return f"python -c {shlex.quote(f'import pyarrow.parquet as pq; {program}')} && shh doctor flat.parquet"
-    records = f"{'gzip -cdf' if log_format == 'json' else 'fastavro'} {shlex.join(paths)}"
     program = '[paths(scalars) as $path | {($path | join(".")): getpath($path)}] | add'
-    return f"{records} | jq -c {shlex.quote(program)} > flat.jsonl && shh doctor flat.jsonl"
+    return f"gzip -cdf {shlex.join(paths)} | jq -c {shlex.quote(program)} > flat.jsonl && shh doctor flat.jsonl"
 
 
 class Field(NamedTuple):

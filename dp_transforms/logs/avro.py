@@ -1,22 +1,17 @@
-"""Avro logs: fastavro decodes records, by a schema that `avro_schema` builds, out of blocks that are unpacked here.
+"""Avro logs: fastavro decodes records, by a schema that `avro_schema` builds, out of blocks of `avro_container`.
 
-fastavro trusts a file: a schema of 5 KB ends the process, and a small block may unpack to any size. So it is given
-neither. A block is decoded as one Avro array of records, the same bytes with a count before and a zero after them:
-measured, that takes five sixths of the time of its own reader of blocks.
+A block is decoded as one Avro array of records, the same bytes with a count before and a zero after them: measured,
+that takes five sixths of the time of fastavro's own reader of blocks.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
-import zlib
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import fastavro
-import pyarrow as pa
-from fastavro.read import HEADER_SCHEMA, MAGIC, SYNC_SIZE
 
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.avro_schema import RecordSchema, check_schema, column_of
@@ -29,93 +24,23 @@ from dp_transforms.logs.log_chunk import (
     log_size,
     opened_log,
 )
+from dp_transforms.stores import avro_container
+from dp_transforms.stores.avro_container import CODECS, LONG, MAX_HEADER_BYTES, Header, TooLargeError, blocks
 from dp_transforms.stores.remote_files import StoredFile
 
-MAX_BLOCK_BYTES = 64 << 20  # unpacked; writers make blocks of 16 kB to a few MB, or of one record that is larger
 _VALUES_AT_ONCE = 1 << 20  # of fields, each some hundred bytes while it is decoded
-_MAX_HEADER_BYTES = 1 << 20
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 18, 32 << 20
-_CODECS = ("null", "deflate", "snappy", "zstandard")
-_HEADER = fastavro.parse_schema(HEADER_SCHEMA)
-_LONG = fastavro.parse_schema("long")
-_LONG_BYTES = 10  # at most
-
-
-class Header(NamedTuple):
-    """schema: a JSON text. end: where the first block begins."""
-
-    schema: bytes
-    codec: str
-    sync: bytes
-    end: int
 
 
 def read_header(path: str, file: IO[bytes]) -> Header:
     """Raises EventFileError for a file that is not Avro, a header of over 1 MB and an unknown codec."""
-    head = io.BytesIO(file.read(_MAX_HEADER_BYTES))
-    header: Any = None
-    with contextlib.suppress(Exception):  # whose words may hold bytes of the file
-        header = fastavro.schemaless_reader(head, _HEADER, None)
-    if header is None or header["magic"] != MAGIC:
-        raise damaged_error(path, "Avro")
-    codec = header["meta"].get("avro.codec", b"null").decode("ascii", "replace")
-    if codec not in _CODECS:
-        raise EventFileError(path, f"its codec is not supported. Write it with one of {', '.join(_CODECS)}.")
-    return Header(header["meta"].get("avro.schema", b""), codec, header["sync"], head.tell())
-
-
-class _TooLargeError(Exception):
-    """A block of more than MAX_BLOCK_BYTES."""
-
-
-def blocks(file: IO[bytes], header: Header) -> Iterator[tuple[int, bytes]]:
-    """How many records each block claims, and their bytes. Raises `_TooLargeError`, and others where it is damaged."""
-    at = header.end
-    while numbers := _read_at(file, at, 2 * _LONG_BYTES):
-        stream = io.BytesIO(numbers)
-        count, size = _long(stream), _long(stream)
-        if min(count, size) < 0:
-            raise ValueError("a negative number")
-        if size > MAX_BLOCK_BYTES:
-            raise _TooLargeError
-        packed, sync = _read_at(file, at + stream.tell(), size), file.read(SYNC_SIZE)
-        if sync != header.sync:
-            raise ValueError("no marker behind a block")
-        yield count, _unpacked(packed, header.codec)
-        at += stream.tell() + size + SYNC_SIZE
-
-
-def _read_at(file: IO[bytes], at: int, size: int) -> bytes:
-    file.seek(at)
-    return file.read(size)
-
-
-def _long(stream: IO[bytes]) -> int:
-    number: Any = fastavro.schemaless_reader(stream, _LONG, None)
-    return int(number)
-
-
-def _unpacked(packed: bytes, codec: str) -> bytes:
-    data = packed
-    if codec == "deflate":
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        data = inflater.decompress(packed, MAX_BLOCK_BYTES + 1)
-        if not inflater.eof and len(data) <= MAX_BLOCK_BYTES:
-            raise ValueError("packed bytes that end too early")
-    elif codec == "zstandard":
-        with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-            data = stream.read(MAX_BLOCK_BYTES + 1)
-    elif codec == "snappy":  # it begins with the number of the unpacked bytes; Avro appends their checksum
-        number = _long(io.BytesIO(packed))
-        length = 2 * number if number >= 0 else -2 * number - 1  # as it stands there, not as a long of Avro
-        if length > MAX_BLOCK_BYTES:
-            raise _TooLargeError
-        data = pa.Codec("snappy").decompress(packed[:-4], length, asbytes=True)
-        if zlib.crc32(data) != int.from_bytes(packed[-4:], "big"):
-            raise ValueError("another checksum")
-    if len(data) > MAX_BLOCK_BYTES:
-        raise _TooLargeError
-    return data
+    try:
+        header = avro_container.read_header(file)
+    except ValueError:
+        raise damaged_error(path, "Avro") from None
+    if header.codec not in CODECS:
+        raise EventFileError(path, f"its codec is not supported. Write it with one of {', '.join(CODECS)}.")
+    return header
 
 
 def records_of(data: bytes, count: int, schema: RecordSchema) -> Iterator[list[dict[str, Any]]]:
@@ -136,7 +61,7 @@ def records_of(data: bytes, count: int, schema: RecordSchema) -> Iterator[list[d
         if stream.read(1):
             raise ValueError("more bytes than the records claimed")
         return
-    fastavro.schemaless_writer(number := io.BytesIO(), _LONG, count)
+    fastavro.schemaless_writer(number := io.BytesIO(), LONG, count)
     stream = io.BytesIO(b"".join([number.getvalue(), data, b"\0"] if count else [b"\0", data]))
     searches = gc.isenabled()
     gc.disable()  # looking for cycles, which records do not have, took a quarter of the time
@@ -153,7 +78,7 @@ def records_of(data: bytes, count: int, schema: RecordSchema) -> Iterator[list[d
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The file as one chunk. Raises EventFileError if its header or schema cannot be used."""
     try:
-        with opened_log(path, stored, _MAX_HEADER_BYTES) as file:
+        with opened_log(path, stored, MAX_HEADER_BYTES) as file:
             check_schema(path, read_header(path, file).schema, fields)
     except OSError:
         raise damaged_error(path, "Avro") from None
@@ -184,8 +109,10 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
             yield made()
     except EventFileError:
         raise
-    except _TooLargeError:
-        problem = f"it has a block of more than {MAX_BLOCK_BYTES >> 20} MB after row {rows + len(values[0])}."
+    except TooLargeError:
+        problem = (
+            f"it has a block of more than {avro_container.MAX_BLOCK_BYTES >> 20} MB after row {rows + len(values[0])}."
+        )
         raise EventFileError(chunk.path, f"{problem} Write it with smaller blocks.") from None
     except Exception:  # the decoder's own message may contain bytes of the file
         raise damaged_error(chunk.path, "Avro", rows + len(values[0])) from None

@@ -1,8 +1,9 @@
-"""Which Avro schemas are read, and how: the schema of a file is checked against an allow-list and built again.
+"""Which Avro schemas are read, and how: fields of a schema are checked against an allow-list, and it is built again.
 
 A hostile schema can end the process inside the Avro library (recursion) or keep it busy forever (arrays of values
-without bytes). So the library never gets the file's schema, only the one built here: flat names, no recursion, no
-logical types, text as bytes (its UTF-8 is checked later, cell by cell), every repeated value at least one byte long.
+without bytes). So the library never gets the file's schema, only the one built here: flat, with names of its own, no
+logical types, text as bytes (its UTF-8 is checked later, cell by cell). A file with other fields, also beside those of
+events, is refused: to pass over a value, its type must be known too.
 """
 
 from __future__ import annotations
@@ -14,24 +15,16 @@ import fastavro
 import pyarrow as pa
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present
 
-_MAX_DEPTH = 32
-_MAX_TYPES = 10_000
-_MAX_FIXED_BYTES = 1 << 20
-
-# type -> (the type it is read as, the bytes of its shortest value)
-_PRIMITIVES = {
-    "null": ("null", 0),
-    "boolean": ("boolean", 1),
-    "int": ("long", 1),
-    "long": ("long", 1),
-    "float": ("float", 4),
-    "double": ("double", 8),
-    "bytes": ("bytes", 1),
-    "string": ("bytes", 1),
+_READ_AS = {
+    **{kind: kind for kind in ("null", "boolean", "long", "float", "double", "bytes")},
+    **{"int": "long", "string": "bytes", "enum": "long"},
 }
-_KINDS = (*_PRIMITIVES, "record", "enum", "array", "map", "fixed")
+_NOT_FLAT = (
+    "its schema is not one of flat records, whose fields are null, boolean, a number, text, bytes, an enum, or a union"
+    " of these. Make JSON lines of it: fastavro OLD.avro > NEW.jsonl, which shh doctor looks at."
+)
 _TEXT, _WHOLE = frozenset({"string", "bytes"}), frozenset({"int", "long"})
 _TICKS = {
     f"{local}timestamp-{name}": pa.timestamp(unit, None if local else "UTC")
@@ -95,9 +88,7 @@ def column_type(branches: list[Branch], *, is_time: bool) -> pa.DataType | Symbo
 
 def _shown(branches: list[Branch]) -> str:
     """The types of a field for an error."""
-    names = [kind if kind in _KINDS else "a named type" for kind, _ in branches]
-    decimals = [" (decimal)" if logical == "decimal" else "" for _, logical in branches]
-    return " or ".join(map(str.__add__, names, decimals))
+    return " or ".join("decimal" if logical == "decimal" else kind for kind, logical in branches)
 
 
 def column_of(values: list[Any], arrow_type: pa.DataType | Symbols) -> pa.Array:
@@ -119,94 +110,36 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
     """Raises EventFileError unless records can be decoded with the schema of this JSON text, and have these fields."""
     try:
         schema = json.loads(text)
-    except (ValueError, RecursionError):
-        raise damaged_error(path, "Avro") from None
-    if not (isinstance(schema, dict) and schema.get("type") == "record"):
-        raise EventFileError(path, "its records have no fields. Write one record per event.")
-    try:
-        names = [field["name"] for field in schema["fields"]]
-        if fields is not None:
-            check_fields_present(path, names, fields, has_schema=True)
-        record, size = _Builder().build(schema)
-        branches = {field["name"]: _branches(field["type"]) for field in schema["fields"]}
-    except _UnsupportedError as error:
-        problem = f"its schema {error}, which is not supported. Write the file without that field."
-        raise EventFileError(path, problem) from None
-    except (AttributeError, KeyError, TypeError):
-        raise damaged_error(path, "Avro") from None
-    keys = dict(zip(names, (field["name"] for field in record["fields"]), strict=True))
+        names = [str(field["name"]) for field in schema["fields"]]
+        types, branches = zip(*(_field(field["type"]) for field in schema["fields"]), strict=True)
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise EventFileError(path, _NOT_FLAT) from None
+    if fields is not None:
+        check_fields_present(path, names, fields, has_schema=True)
+    keys = [f"field{number}" for number in range(len(names))]  # so names that Avro forbids do no harm
+    parts = [{"name": key, "type": kind} for key, kind in zip(keys, types, strict=True)]
+    record = {"type": "record", "name": "event", "fields": parts}
     of_one, of_some = map(fastavro.parse_schema, (record, {"type": "array", "items": record}))
-    return RecordSchema(of_one, of_some, keys, branches, max(1, size))
+    size = max(1, sum(kind != "null" for kind in types))
+    return RecordSchema(
+        of_one, of_some, dict(zip(names, keys, strict=True)), dict(zip(names, branches, strict=True)), size
+    )
 
 
-class _UnsupportedError(Exception):
-    """Says what a schema has or is."""
+def _field(schema: Any) -> tuple[Any, list[Branch]]:
+    """The type to decode a field with, and its branches. Raises KeyError or TypeError for one that is not read."""
+    is_union = isinstance(schema, list)
+    found = [_branch(part) for part in (schema if is_union else [schema])]
+    types = [_READ_AS[kind] for kind, _ in found]
+    if not types:
+        raise TypeError
+    return types if is_union else types[0], [branch for branch in found if branch[0] != "null"]
 
 
-class _Builder:
-    """Builds the schema again. Named types are written out where they are used, so one that contains itself is nested
-    too deeply. Raises AttributeError, KeyError or TypeError for what is no schema."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, Any] = {}
-        self._types = 0
-
-    def build(self, schema: Any, namespace: str = "", depth: int = 0) -> tuple[Any, int]:
-        """The schema to decode with, and the bytes of the shortest value."""
-        self._types += 1
-        if depth > _MAX_DEPTH or self._types > _MAX_TYPES:
-            raise _UnsupportedError("is nested too deeply or too large")
-        if isinstance(schema, str):
-            return _PRIMITIVES.get(schema) or self._build_named(_full_name(schema, namespace), depth)
-        if isinstance(schema, list):
-            if not schema or any(isinstance(branch, list) for branch in schema):
-                raise TypeError
-            branches = [self.build(branch, namespace, depth + 1) for branch in schema]
-            return [branch for branch, _ in branches], 1 + min(size for _, size in branches)
-        kind = schema["type"]
-        if kind in ("record", "error", "enum", "fixed"):
-            name = _full_name(schema["name"], schema.get("namespace", namespace))
-            self._named[name] = schema
-            return self._build_named(name, depth)
-        if kind in ("array", "map"):
-            of_each = "items" if kind == "array" else "values"
-            items, size = self.build(schema[of_each], namespace, depth + 1)
-            if kind == "array" and size == 0:
-                raise _UnsupportedError("has arrays of values without bytes")
-            return {"type": kind, of_each: items}, 1
-        return self.build(kind, namespace, depth + 1)
-
-    def _build_named(self, name: str, depth: int) -> tuple[Any, int]:
-        schema = self._named[name]
-        if schema["type"] == "enum":
-            return "long", 1
-        if schema["type"] == "fixed":
-            size = schema["size"]
-            if not isinstance(size, int) or not 0 <= size <= _MAX_FIXED_BYTES:
-                raise _UnsupportedError("has a fixed field of more than 1 MB")
-            return {"type": "fixed", "name": f"fixed{self._types}", "size": size}, size
-        if not all(isinstance(field["name"], str) for field in schema["fields"]):
-            raise TypeError
-        own_name, namespace = f"record{self._types}", name.rpartition(".")[0]
-        built = [self.build(field["type"], namespace, depth + 1) for field in schema["fields"]]
-        # No name of the file is kept, so names that Avro forbids do no harm.
-        parts = [{"name": f"field{index}", "type": part} for index, (part, _) in enumerate(built)]
-        return {"type": "record", "name": own_name, "fields": parts}, sum(size for _, size in built)
-
-
-def _full_name(name: str, namespace: Any) -> str:
-    return name if "." in name or not namespace or not isinstance(namespace, str) else namespace + "." + name
-
-
-def _branches(schema: Any) -> list[Branch]:
-    """(type, logical type) of each branch beside null of a field that `_Builder` has accepted."""
-    if isinstance(schema, list):
-        return [kind for branch in schema for kind in _branches(branch)]
+def _branch(schema: Any) -> Branch:
     if isinstance(schema, str):
-        return [(schema, None)] if schema != "null" else []
+        return schema, None
     kind, logical = schema["type"], schema.get("logicalType")
-    if not isinstance(kind, str):
-        return _branches(kind)
     if kind == "enum":
-        return [(kind, tuple(symbol.encode("utf-8", "surrogatepass") for symbol in schema["symbols"]))]
-    return [(kind, logical if isinstance(logical, str) else None)] if kind != "null" else []
+        return kind, tuple(symbol.encode("utf-8", "surrogatepass") for symbol in schema["symbols"])
+    return kind, logical if isinstance(logical, str) else None

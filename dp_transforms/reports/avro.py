@@ -1,7 +1,6 @@
 """Reports in Avro: an object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
 
-fastavro trusts a file that it reads: a 5 KB schema can end the process, and a small block can unpack to any size. So it
-is given neither: the schema is compared before anything is decoded by it, and blocks are unpacked with a limit.
+The schema of a file is compared before anything is decoded by it; blocks are those of `avro_container`.
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ import hashlib
 import io
 import itertools
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import fastavro
-from fastavro.read import HEADER_SCHEMA, MAGIC, SYNC_SIZE
+from fastavro.read import SYNC_SIZE
 
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports.report_records import (
     HEADER_KEY,
-    MAX_HEADER_BYTES,
     MAX_HEAVY_HITTERS,
-    MAX_RECORD_BYTES,
     ReportFileError,
     ReportHeader,
     checked_report,
@@ -30,11 +26,7 @@ from dp_transforms.reports.report_records import (
     plain_fields,
     too_large_report,
 )
-
-# The schema, and the header of a report.
-_MAX_CONTAINER_HEADER_BYTES = MAX_HEADER_BYTES + (1 << 16)
-# A writer puts records into a block until it has 16,000 bytes: the last of them may be of any size.
-_MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
+from dp_transforms.stores.avro_container import LONG, Header, blocks, read_header
 
 
 def _record(name: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -53,10 +45,9 @@ WINDOW_REPORT_AVRO_SCHEMA = _record("WindowReport", {**_BEFORE_ITEMS, **_HEAVY_H
 WINDOW_REPORT_AVRO_SCHEMA["namespace"] = "shh"
 
 
-# What is decoded one after the other: the head of a file, numbers, and of a report the fields before the heavy hitters,
-# each of these, and the fields behind them. A long may hold times that datetime cannot.
-_HEAD = fastavro.parse_schema(HEADER_SCHEMA)
-_LONG, _ENTRY = fastavro.parse_schema("long"), fastavro.parse_schema(_HEAVY_HITTER)
+# What is decoded one after the other: of a report the fields before the heavy hitters, each of these, and the fields
+# behind them. A long may hold times that datetime cannot.
+_ENTRY = fastavro.parse_schema(_HEAVY_HITTER)
 _BEFORE = fastavro.parse_schema(_record("before", {"stream": "string", "window_start": "long", "window_end": "long"}))
 _BEHIND = fastavro.parse_schema(_record("behind", _BEHIND_ITEMS))
 
@@ -73,54 +64,34 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
 
 
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
-    """Any other error means that the file is damaged."""
-    head = io.BytesIO(handle.read(_MAX_CONTAINER_HEADER_BYTES))
-    try:
-        container = _decoded(head, _HEAD)
-    except EOFError:
-        if len(head.getvalue()) < _MAX_CONTAINER_HEADER_BYTES:
-            raise
-        problem = f"the header of the Avro file has more than {_MAX_CONTAINER_HEADER_BYTES} bytes."
-        raise ReportFileError(problem) from None
-    metadata = container["meta"]
-    if container["magic"] != MAGIC or HEADER_KEY not in metadata:
-        raise ReportFileError(f"the file is no Avro object container file with {HEADER_KEY}, so shh did not write it.")
-    header = ReportHeader.from_fields(decode_json(metadata[HEADER_KEY], dict[str, Any]))  # first: it has the version
-    schema: object = decode_json(metadata.get("avro.schema", b"null"), Any)
+    """Any other error than a ReportFileError means that the file is damaged."""
+    container = read_header(handle)
+    if HEADER_KEY not in container.meta:
+        raise ReportFileError(f"the file has no {HEADER_KEY}, so shh did not write it.")
+    header = ReportHeader.from_fields(decode_json(container.meta[HEADER_KEY], dict[str, Any]))  # first: the version
+    schema: object = decode_json(container.schema, Any)
     if schema != WINDOW_REPORT_AVRO_SCHEMA:
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
-    if metadata.get("avro.codec") != b"deflate":
-        raise ReportFileError("the Avro codec of a report file must be deflate.")
-    handle.seek(head.tell())
-    return header, _reports(handle, container["sync"])
+    return header, _reports(handle, container)
 
 
-def _reports(handle: IO[bytes], sync: bytes) -> Iterator[WindowReport]:
+def _reports(handle: IO[bytes], container: Header) -> Iterator[WindowReport]:
     """Of all blocks."""
-    while handle.read(1):
-        handle.seek(-1, io.SEEK_CUR)
-        count, length = _decoded(handle, _LONG), _decoded(handle, _LONG)
-        data = handle.read(length if 0 <= length <= _MAX_BLOCK_BYTES else 0)
-        if handle.read(SYNC_SIZE) != sync or len(data) != length:
-            raise ReportFileError("the Avro file is truncated or damaged, or has too large a block: write it again.")
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        unpacked = inflater.decompress(data, _MAX_BLOCK_BYTES)
-        if inflater.unconsumed_tail:
-            raise ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.")
-        stream = io.BytesIO(unpacked)
-        for _ in itertools.repeat(None, max(0, count)):
+    for count, data in blocks(handle, container):
+        stream = io.BytesIO(data)
+        for _ in itertools.repeat(None, count):
             yield _read_report(stream)
-        if stream.tell() != len(unpacked):
+        if stream.read(1):
             raise ReportFileError("a block of the Avro file holds more than its records.")
 
 
 def _read_report(stream: IO[bytes]) -> WindowReport:
     """The report at the position of a stream. Heavy hitters are counted before they are decoded."""
     fields, entries = _decoded(stream, _BEFORE), list[HeavyHitter]()
-    while count := _decoded(stream, _LONG):
+    while count := _decoded(stream, LONG):
         if count < 0:  # the size of this part of the array in bytes follows
             count = -count
-            _decoded(stream, _LONG)
+            _decoded(stream, LONG)
         if len(entries) + count > MAX_HEAVY_HITTERS:
             raise too_large_report()
         entries += (HeavyHitter(**_decoded(stream, _ENTRY)) for _ in range(count))

@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from dp_transforms.logs import avro
+from dp_transforms.stores import avro_container
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, write_avro, write_parquet
 from tests.neighbours.logs import ADDED_USER, Log, crowd, expected_pairs, place
 from tests.neighbours.replayed import FIELDS, Given, Neighbours, replayed
@@ -63,8 +63,8 @@ def test_a_damaged_file_ends_the_run_whoever_is_in_it(tmp_path: pathlib.Path, na
 def test_a_block_of_avro_over_the_limit_ends_the_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a writer makes such blocks, one user's many rows, or a very long one, can be what fills them. Writers make
     ones of some kB."""
-    assert avro.MAX_BLOCK_BYTES == 64 << 20
-    monkeypatch.setattr(avro, "MAX_BLOCK_BYTES", 16 << 20)
+    assert avro_container.MAX_BLOCK_BYTES == 64 << 20
+    monkeypatch.setattr(avro_container, "MAX_BLOCK_BYTES", 16 << 20)
     added = [(ADDED_USER.encode(), b"A" * 16_000, 0)] * 1_100
     log = place(cells_of(crowd(1), "whole"), added, "spread")
     errors = []
