@@ -32,6 +32,7 @@ _ENDINGS = ", ".join(_FORMAT_OF_ENDING)
 _AT_ONCE = 16  # files whose heads are read at the same time: to look into a stored one takes as long as it answers
 _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
 PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
+_LEAST_BYTES = 4 << 20  # of a part of a text
 JOINED_ROWS = 500_000
 _JOINED_BYTES = 32 << 20  # of columns: rows may be wide
 _BYTES_PER_ROW = 64  # of chunks that do not say how many rows they have: so 32 MB of them at most
@@ -185,20 +186,22 @@ def _no_log(source: str, *, is_empty: bool) -> EventFileError:
 def cut_chunks(chunks: Sequence[LogChunk], workers: int) -> list[LogChunk]:
     """The same rows, with the same positions, in chunks for so many workers at once; the same ones each time.
 
-    A text that is not packed is cut if it is more than a quarter of a worker's share. What was cut is not cut again.
+    A text that is not packed is cut if it is more than a quarter of a worker's share, into parts of 4 MB or more. What
+    was cut is not cut again.
     """
     if workers < 2:
         return list(chunks)
     share = max(1, sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers))
-    return [part for chunk in chunks for part in _cut(chunk, -(-chunk.bytes // share))]
+    return [
+        part for chunk in chunks for part in _cut(chunk, min(-(-chunk.bytes // share), chunk.bytes // _LEAST_BYTES))
+    ]
 
 
 def _cut(chunk: LogChunk, parts: int) -> list[LogChunk]:
-    if parts < 2 or chunk.span is not None or chunk.format not in _TEXTS.values():
+    if parts < 2 or chunk.span is not None or chunk.is_packed or chunk.format not in _TEXTS.values():
         return [chunk]
-    from dp_transforms.logs import text_files
-
-    return text_files.cut_chunk(chunk, parts)
+    ends = [chunk.bytes * number // parts for number in range(parts + 1)]
+    return [dataclasses.replace(chunk, bytes=end - begin, span=(begin, end)) for begin, end in itertools.pairwise(ends)]
 
 
 @dataclasses.dataclass(frozen=True)

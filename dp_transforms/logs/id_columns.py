@@ -152,23 +152,15 @@ def join_items(columns: Sequence[IdColumn]) -> IdColumn:
     return IdColumn(labels, indices.astype(np.int32), faults)
 
 
-class Events(NamedTuple):
-    """What n records are. batch: the events. rows: int64[len(batch)], their numbers among the records, rising from 0.
-    rejected: the others."""
-
-    batch: EventBatch
-    rows: Rows
-    rejected: tuple[RejectedEvents, ...]
-
-
 def events_of(
     source: str,
     columns: Columns,
     rows: Rows,
     broken: Mapping[str, Rows],
     positions_of: Callable[[Rows], Rows],
-) -> Events:
-    """The good records as a batch, the others by reason. A record with several faults is reported for the first one.
+) -> tuple[ReadBlock, Rows]:
+    """The good records as a batch, the others by reason; and the numbers of the good ones, rising from 0. A record with
+    several faults is reported for the first one.
 
     columns: of the records that could be decoded. rows: their numbers. broken: by reason, the numbers of the others.
     positions_of: numbers of records -> their positions in the source.
@@ -186,13 +178,12 @@ def events_of(
         good = np.searchsorted(rows, left)
         users, items, micros, rows = users[good], items[good], micros[good], left
     batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros)
-    return Events(batch, rows, rejected)
+    return ReadBlock(batch, rejected), rows
 
 
 def block_of_rows(path: str, columns: Columns, first_row: int) -> ReadBlock:
     """Of a format whose records are numbered, and can all be decoded. first_row: the number of the first one."""
-    events = events_of(path, columns, np.arange(len(columns.time.faults)), {}, functools.partial(np.add, first_row))
-    return ReadBlock(events.batch, events.rejected)
+    return events_of(path, columns, np.arange(len(columns.time.faults)), {}, functools.partial(np.add, first_row))[0]
 
 
 def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:

@@ -14,8 +14,6 @@ alone: a part that has such rows counts them.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -40,7 +38,6 @@ UTF8_MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\r"
 LINE_TOO_LONG = "line too long"
 
-_LEAST_BYTES = 4 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
 _PIECE_BYTES = 1 << 16
 _COUNTED_BYTES = 4 << 20
@@ -131,7 +128,7 @@ def open_text(
     ahead: how much of a stored file is fetched at once.
     """
     with opened_log(path, stored, _AHEAD_BYTES if span else ahead) as file:
-        if is_packed(path):
+        if path.lower().endswith(".gz"):
             yield pa.CompressedInputStream(file, "gzip")
         else:
             yield _LinesOfSpan(file, *span) if span else file
@@ -172,22 +169,8 @@ def _moved(block: ReadBlock, lines: int) -> ReadBlock:
 
 def block_of_lines(path: str, lines: Lines, columns: Columns, rows: Rows, broken: Mapping[str, Rows]) -> ReadBlock:
     """columns, rows, broken: of the lines, as in `id_columns.events_of`."""
-    events = events_of(path, columns, rows, broken, lines.numbers.take)
-    return ReadBlock(events.batch, (*lines.rejected, *events.rejected))
-
-
-def is_packed(path: str) -> bool:
-    """Whether a text file is compressed, by its name."""
-    return path.lower().endswith(".gz")
-
-
-def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
-    """A file that is not packed in so many parts at most, none of less than 4 MB."""
-    parts = min(parts, chunk.bytes // _LEAST_BYTES)
-    if parts < 2 or is_packed(chunk.path):
-        return [chunk]
-    ends = [chunk.bytes * number // parts for number in range(parts + 1)]
-    return [dataclasses.replace(chunk, bytes=end - begin, span=(begin, end)) for begin, end in itertools.pairwise(ends)]
+    block, _ = events_of(path, columns, rows, broken, lines.numbers.take)
+    return block._replace(rejected=(*lines.rejected, *block.rejected))
 
 
 class _LinesOfSpan:

@@ -44,7 +44,7 @@ WRITERS = {
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", 7)
-    monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
+    monkeypatch.setattr(discovery, "_LEAST_BYTES", 256)
 
 
 BAD_LINES = [b"no row", b"{", b"", b" \t\r", b"{}\r", b"\xef\xbb\xbf{}", b'"', b"\xff", b"x" * 300]  # the last too long

@@ -20,13 +20,13 @@ FIRST = 1_000  # the position of the first value
 def _decode(decoder, values):
     """Events and rejected positions by reason, counted from 1; checks on the way what always holds."""
     positions = np.arange(FIRST, FIRST + len(values))
-    decoded = decoder.decode("topic:0", values, positions)
+    decoded, rows = decoder.decode("topic:0", values, positions)
     rejected = {part.reason: sorted(position - FIRST + 1 for position in part.positions) for part in decoded.rejected}
     assert len(rejected) == len(decoded.rejected)
     assert all(part.source == "topic:0" and SECRET not in part.reason for part in decoded.rejected)
-    places = (decoded.rows + 1).tolist() + [position for part in rejected.values() for position in part]
+    places = (rows + 1).tolist() + [position for part in rejected.values() for position in part]
     assert sorted(places) == list(range(1, len(values) + 1))
-    assert np.all(np.diff(decoded.rows) > 0)
+    assert np.all(np.diff(rows) > 0)
     batch = decoded.batch
     events = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
     return list(events), rejected

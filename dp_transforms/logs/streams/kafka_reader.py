@@ -15,9 +15,8 @@ import numpy as np
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.id_columns import Events
 from dp_transforms.logs.json_lines import JsonDecoder
-from dp_transforms.logs.log_chunk import EventFields
+from dp_transforms.logs.log_chunk import EventFields, ReadBlock
 from dp_transforms.logs.rejected_events import Rows, reject
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.logs.text_files import BLANKS, MAX_LINE_BYTES, lines_of
@@ -47,8 +46,11 @@ class RecordDecoder:
     def __init__(self, fields: EventFields) -> None:
         self._lines = JsonDecoder(fields)
 
-    def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> Events:
-        """values: None for a record without a value. positions: int64[n], their places in ``source``, to report."""
+    def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> tuple[ReadBlock, Rows]:
+        """The events, and which of the values they are.
+
+        values: None for a record without a value. positions: int64[n], their places in ``source``, to report.
+        """
         # A value of blanks only is not a value, as a line of blanks only is not a line.
         filled = [b"" if value is None else value.strip(BLANKS + b"\n") for value in values]
         sizes = np.fromiter(map(len, filled), np.int64, len(filled))
@@ -247,17 +249,17 @@ class KafkaReader:
         if rejected:
             values = [values[row] for row in arrived.tolist()]
             offsets, millis = offsets[arrived], millis[arrived]
-        decoded = self._decoder.decode(name, values, offsets)
+        block, rows = self._decoder.decode(name, values, offsets)
         arrivals = millis * 1_000
         return Polled(
-            batch=decoded.batch,
-            arrival_micros=arrivals[decoded.rows],
-            passed_micros=passed_arrivals(arrivals, decoded.rows),
-            places=offsets[decoded.rows],
+            batch=block.batch,
+            arrival_micros=arrivals[rows],
+            passed_micros=passed_arrivals(arrivals, rows),
+            places=offsets[rows],
             position=str(self._next),
             records=count,
             is_at_end=self._is_at_end and self._failing_since is None,
-            rejected=(*rejected, *decoded.rejected),
+            rejected=(*rejected, *block.rejected),
             is_drained=0 < count < max_records and self._behind() <= count,
         )
 
