@@ -29,7 +29,7 @@ from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.replay import PROGRAM, WORKERS_FILES, check_files, job_of, make_absolute
 from dp_transforms.core.planned_run import fresh_run_id
 from dp_transforms.errors import UserError
-from dp_transforms.stores.output_file import is_taken
+from dp_transforms.stores.files import is_taken
 from dp_transforms.stores.remote_files import is_remote
 
 

@@ -27,12 +27,14 @@ from dp_transforms.beam.workers import operator_counter
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.operator_counts import REPORTS_WITHHELD
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
+from dp_transforms.errors import UserError
 from dp_transforms.logs.rejected_events import MOST_REJECTED, RejectedEvents, pack_rejected, write_rejected_lines
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
-from dp_transforms.reports.files import replace_whole, write_error, write_report_file
+from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder, ReportWriter, key_of
 from dp_transforms.reports.report_records import RunEnded, checked_report
+from dp_transforms.stores.files import output_errors, write_file, write_output
 
 _ROWS = struct.Struct("<qq")  # events, rejected: shorter than any report
 Gathered = tuple[str, Iterable[bytes]]
@@ -139,7 +141,7 @@ def _write_reports(group: Gathered, path: str, header: ReportHeader, allow_empty
         kept.setdefault((report.stream, report.window_start), report)
     try:
         write_report_file(path, header, kept.values())
-    except ReportFileError:
+    except UserError:
         if not _is_of_run(path, header.run_id):
             raise
     yield path
@@ -175,7 +177,7 @@ class WriteRejected(beam.PTransform):
 
 def _write_rejected(group: Gathered, path: str) -> str:
     packed = [data for data in group[1] if data]
-    replace_whole(path, lambda handle: write_rejected_lines(handle, packed), mode=0o600)
+    write_output(path, lambda handle: write_rejected_lines(handle, packed), replaces=True, mode=0o600)
     return path
 
 
@@ -205,12 +207,10 @@ def _write_into_folder(rejected: RejectedEvents, folder: str) -> str:
     lines = io.BytesIO()
     write_rejected_lines(lines, [pack_rejected(rejected)])
     path = pathlib.Path(folder) / f"rejected-{hashlib.sha256(lines.getvalue()).hexdigest()[:32]}.jsonl"
-    try:
+    with output_errors(folder):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from None
-    if not path.exists():
-        replace_whole(str(path), lambda handle: handle.write(lines.getvalue()), mode=0o600, shown_name=folder)
+        if not path.exists():
+            write_file(path, lambda handle: handle.write(lines.getvalue()), replaces=True, mode=0o600)
     return str(path)
 
 

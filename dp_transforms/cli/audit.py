@@ -25,7 +25,7 @@ from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.stores.output_file import check_output, write_output
+from dp_transforms.stores.files import check_output, write_output
 
 FORMAT_VERSION = 3
 _ROUNDING = 1e-12  # relative: of prices, which are sums of many terms

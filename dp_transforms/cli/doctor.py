@@ -23,7 +23,7 @@ from dp_transforms.logs import EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.stores.output_file import free_report_name
+from dp_transforms.stores.files import free_report_name
 from dp_transforms.views.report_words import escape_text, label_text
 
 _FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows, so do not publish it."

@@ -18,8 +18,7 @@ import click
 
 from dp_transforms.errors import InputError, UserError
 from dp_transforms.plan.window_schedule import parse_duration, parse_utc
-from dp_transforms.stores.local_files import read_regular
-from dp_transforms.stores.output_file import check_output
+from dp_transforms.stores.files import check_output, read_file
 
 if TYPE_CHECKING:
     from apache_beam.utils.secret import GcpSecret
@@ -307,7 +306,7 @@ def read_titles(path: str | pathlib.Path | None) -> dict[str, str]:
         return {}
     titles: dict[str, str] = {}
     try:
-        data = read_regular(path, _MOST_TITLES_BYTES)
+        data = read_file(path, _MOST_TITLES_BYTES)
         if len(data) > _MOST_TITLES_BYTES:
             raise csv.Error
         for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True):

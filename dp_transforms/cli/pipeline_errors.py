@@ -15,7 +15,7 @@ from dp_transforms.errors import InputError, LogError, UserError, reason_of_mach
 from dp_transforms.logs import EventFileError
 
 # Their messages contain no cell.
-_OURS = re.compile(r"dp_transforms\.(?:\w+\.)*(EventFileError|ReportFileError|StreamError|StateError): (.*)")
+_OURS = re.compile(r"dp_transforms\.(?:\w+\.)*(EventFileError|ReportFileError|StreamError|StateError|UserError): (.*)")
 _TRACEBACK = "Traceback (most recent call last):\n"
 _OF_A_WORKER = "[while running"  # which Beam puts into the message, or into the first of its parts
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")

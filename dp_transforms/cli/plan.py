@@ -9,7 +9,7 @@ import click
 from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.cli.plan_options import PLAN, plan_from_options
 from dp_transforms.plan.rounds import REPLAY, USES
-from dp_transforms.stores.output_file import check_output, write_output
+from dp_transforms.stores.files import check_output, write_output
 from dp_transforms.views.plan_tables import alternatives, as_record, print_plan
 from dp_transforms.views.plan_words import CONTRIBUTIONS, found_from, in_a_sentence, why
 

@@ -48,8 +48,7 @@ from dp_transforms.plan.rounds import PARTS, REPLAY
 from dp_transforms.reports import read_report_file, report_format
 from dp_transforms.reports.trends import trends
 from dp_transforms.runs.state_part import check_state_file
-from dp_transforms.stores.files import full_name
-from dp_transforms.stores.output_file import check_output
+from dp_transforms.stores.files import check_output, full_name
 from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
 

@@ -32,7 +32,7 @@ from dp_transforms.runs.fingerprints import input_fingerprint, input_key, read_k
 from dp_transforms.runs.records import PartRequest, VerdictKind
 from dp_transforms.runs.state_file import hold_state
 from dp_transforms.runs.state_part import open_part
-from dp_transforms.stores.output_file import check_output, is_taken, write_output
+from dp_transforms.stores.files import check_output, is_taken, write_output
 
 _NO_CHOICE = "False"  # line ends in cells of CSV: it stays in what an input is known by
 
@@ -90,11 +90,9 @@ def run_part(
         )
         if account.ledger:
             tell(part.verdict.line)
-        if part.is_done:
-            part.clean()  # of a process that was killed when it had published
-        else:
+        if not part.is_done:
             again = "Give the same command again: it draws nothing, and tells the ledger."
-            with drawn(part.ledger, part.verdict, part.forget, again, lambda: part.left):
+            with drawn(part.ledger, part.verdict, again, left=lambda: part.left):
                 if not part.is_drawn:
                     named = dataclasses.replace(job, run_id=part.verdict.run_id)
                     made, report = draw(named, secret, part.run_part, processes)

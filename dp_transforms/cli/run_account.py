@@ -52,7 +52,7 @@ class RunAccount:
         run_id = verdict.run_id
         end = f"To close this run: shh ledger --ledger FILE --end {run_id}"
         try:
-            with drawn(self.ledger, verdict, lambda error: is_private and isinstance(error, LogError), end):
+            with drawn(self.ledger, verdict, end, is_private=is_private):
                 yield run_id
         except LogError:
             again = "is not for another log: its job publishes by itself, and may have done so."
@@ -64,23 +64,20 @@ class RunAccount:
 
 @contextlib.contextmanager
 def drawn(
-    ledger: Ledger,
-    verdict: Verdict,
-    is_forgotten: Callable[[BaseException], bool],
-    remedy: str,
-    left: Callable[[], str] = str,
+    ledger: Ledger, verdict: Verdict, remedy: str, *, is_private: bool = True, left: Callable[[], str] = str
 ) -> Iterator[None]:
     """Runs the block, in which a part is drawn and published, between its start record and its end or failure.
 
-    is_forgotten: whether by this error nothing of it was published, and whatever its noise was (`Ledger.fail`). remedy:
-    what to do where the ledger cannot be told that it is published. left: the fingerprint of the state that it leaves.
+    A part that failed by its log alone is forgotten (`Ledger.fail`): where the failure may depend on the noise, another
+    log must not be drawn for with the same noise. remedy: what to do where the ledger cannot be told that it is
+    published. is_private: as of `RunAccount.whole`. left: the fingerprint of the state that it leaves.
     """
     try:
         ledger.start(verdict)
         yield
     except BaseException as error:
         try:
-            ledger.fail(verdict, forget=is_forgotten(error))
+            ledger.fail(verdict, forget=is_private and isinstance(error, LogError))
         except UserError as failure:  # said beside why the part failed
             tell(f"The ledger could not be told that the run failed, and shows it as running: {failure}")
         raise

@@ -32,7 +32,7 @@ from dp_transforms.reports import (
 )
 from dp_transforms.reports.report import folder_of_stream
 from dp_transforms.reports.trends import Trend, trends
-from dp_transforms.stores.output_file import check_output, write_output
+from dp_transforms.stores.files import check_output, write_output
 from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24

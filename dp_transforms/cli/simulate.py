@@ -22,7 +22,7 @@ from dp_transforms.cli.operator_log import shown_progress
 from dp_transforms.cli.options import Command, Options, option
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.stores.output_file import check_output, free_report_name, write_output
+from dp_transforms.stores.files import check_output, free_report_name, write_output
 
 _HOUR, _DAY = 3600.0, 86_400.0
 _BLOCK_ROWS = 500_000  # of a row group of a Parquet log

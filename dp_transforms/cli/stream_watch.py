@@ -26,7 +26,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import encode_report
 from dp_transforms.reports.report_records import RunEnded
-from dp_transforms.stores.output_file import write_output
+from dp_transforms.stores.files import write_output
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import counted, ended_words
 

@@ -1,13 +1,11 @@
-"""Report files by path: written to exactly one path, or whole in place of the one that the same step wrote first; and
-read as hostile input."""
+"""Report files by path or URL: written whole, over no other file, and read as hostile input."""
 
 from __future__ import annotations
 
 import io
 import os
 import pathlib
-from collections.abc import Callable, Iterable
-from typing import BinaryIO
+from collections.abc import Iterable
 
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.reports.report_records import (
@@ -18,7 +16,7 @@ from dp_transforms.reports.report_records import (
     read_json_lines,
     write_json_lines,
 )
-from dp_transforms.stores.files import open_file, write_file
+from dp_transforms.stores.files import open_file, write_output
 from dp_transforms.stores.local_files import Path
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError
 
@@ -58,12 +56,8 @@ def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], fil
 
 def write_report_file(path: Path, header: ReportHeader, reports: Iterable[WindowReport]) -> None:
     """A file of `report_file_bytes`, at a path or a URL, which appears whole or not at all, and never over another.
-    Raises ReportFileError."""
-    content = report_file_bytes(header, reports, report_format(path))
-    try:
-        write_file(path, lambda file: file.write(content))
-    except OSError as error:
-        raise write_error(path, error) from None
+    Raises UserError."""
+    write_output(path, report_file_bytes(header, reports, report_format(path)))
 
 
 def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
@@ -91,31 +85,6 @@ def read_report_file(path: Path) -> tuple[ReportHeader, list[WindowReport]]:
         ) from error
 
 
-def write_error(path: Path, error: OSError) -> ReportFileError:
-    """The error for a file that could not be written, in one line. path: as the user named it."""
-    if isinstance(error, FileExistsError):
-        return ReportFileError(
-            f"{_quoted(path)} exists and is never overwritten. Name another output, or move it away."
-        )
-    remedy = "" if isinstance(error, RemoteFileError) else " Check the folder and its free space."
-    return ReportFileError(f"cannot write {_quoted(path)}: {error.strerror}.{remedy}")
-
-
 def _quoted(path: Path) -> str:
     """The path on one line, whatever it contains."""
     return repr(os.fspath(path))
-
-
-def replace_whole(
-    path: str, write: Callable[[BinaryIO], object], *, mode: int = 0o666, shown_name: str | None = None
-) -> None:
-    """Puts a file at ``path``, a local one or a URL, whole and in one step, also in the place of the one that this step
-    wrote before: for a step that may run twice.
-
-    mode: of a local file, from its creation on, before the umask; who may read one in a store is the store's affair.
-    shown_name: the name of the output for errors; None: path. Raises ReportFileError.
-    """
-    try:
-        write_file(path, write, replaces=True, mode=mode)
-    except OSError as error:
-        raise write_error(shown_name or path, error) from None

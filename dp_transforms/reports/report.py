@@ -61,7 +61,7 @@ class Report:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """A report file, as `shh replay` writes it: .avro or .jsonl. One that exists is never overwritten.
-        Raises ReportFileError."""
+        Raises UserError."""
         write_report_file(path, self.header, self.windows)
 
     def __repr__(self) -> str:

@@ -13,7 +13,8 @@ was killed:
 
 Killed between 2 and 3, the same command draws again: noise is a function of the key, the run id, the nonce, the window,
 the item and who held it, so the same input gives the same bytes. Killed later, it only publishes, also by another
-version of shh. A part that failed before 3 by its log alone is released: nobody has read anything of it.
+version of shh. A part that failed before 3 by its log alone is released: nobody has read anything of it. What was
+drawn without a word to the ledger is thrown away when its part is opened again.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dp_transforms.core.planned_run import RunPart, fresh_nonce
-from dp_transforms.errors import InputError, LogError
+from dp_transforms.errors import InputError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.ledger import Caps, Ledger
 from dp_transforms.runs.records import Part, PartRequest, RunRefusedError, StateError, Verdict, VerdictKind
 from dp_transforms.runs.state_file import StateFile, StateHeader, StoredPart, write_next_state
-from dp_transforms.stores.files import full_name
-from dp_transforms.stores.local_files import new_on_disk, read_regular, sync_folder
-from dp_transforms.stores.output_file import check_output, write_errors, write_output
+from dp_transforms.stores.files import check_output, full_name, output_errors, read_file, write_output
+from dp_transforms.stores.local_files import new_on_disk, sync_folder
 from dp_transforms.stores.remote_files import is_remote
 
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
@@ -107,13 +107,6 @@ class StatePart:
                 " new run, which pays in full."
             )
 
-    def forget(self, error: BaseException) -> bool:
-        """Whether the part that failed so may be released (`Ledger.fail`), with what was drawn of it. Where the failure
-        may depend on the noise, another log must not be drawn for with the same noise."""
-        if is_of_log := isinstance(error, LogError):
-            self.clean()
-        return is_of_log
-
     def clean(self) -> None:
         """Nothing of the folder is needed any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -122,7 +115,7 @@ class StatePart:
         """All of it is drawn: the file of its report, and what it hands over, as `write_next_state` wants it. Raises
         UserError also if the ledger cannot be told."""
         key, header = sealing_key(self.secret), StateHeader(self.verdict.run_id, self.part.end_window, self.population)
-        with write_errors(self.path):
+        with output_errors(self.path):
             draft = self.folder.with_suffix(".drawing")
             shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
             draft.mkdir(0o700)
@@ -131,7 +124,6 @@ class StatePart:
                     file.write(report)
                 write_next_state(draft / "state", header, self.run_part, handed_over, self.plan.followed_for, key)
                 sync_folder(draft / "state")
-                self.clean()
                 os.rename(draft, self.folder)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -144,7 +136,7 @@ class StatePart:
         report = (self.folder / "report").read_bytes()
         if not (self.resumes and _is_there(self.part.output, report)):
             write_output(self.part.output, report)
-        with write_errors(self.path):
+        with output_errors(self.path):
             os.replace(self.folder / "state", self.path)
             sync_folder(self.path)
         self.clean()
@@ -170,7 +162,7 @@ class StatePart:
 def _is_there(output: str, report: bytes) -> bool:
     """Whether a process of before has published this report. A store finds that out by itself."""
     try:
-        return not is_remote(output) and read_regular(output, len(report)) == report
+        return not is_remote(output) and read_file(output, len(report)) == report
     except OSError:
         return False
 
@@ -222,7 +214,10 @@ def open_part(
     part = StatePart(state, plan, secret, ledger, request.run.population, tried)
     part.check_begun()
     check(tried.kind)
-    return dataclasses.replace(part, verdict=ledger.reserve(request, caps))
+    part = dataclasses.replace(part, verdict=ledger.reserve(request, caps))
+    if not part.is_drawn:
+        part.clean()  # what nobody was told of, or is published
+    return part
 
 
 def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dp_transforms.checks import how_to_install, on_one_line
 from dp_transforms.errors import StreamError
-from dp_transforms.stores.local_files import read_regular
+from dp_transforms.stores.files import read_file
 
 TOPIC = "kafka://HOST:PORT/TOPIC"  # what names a topic
 _MAX_FILE_BYTES = 1 << 20
@@ -60,7 +60,7 @@ def client_settings(
 
 def _read_config_file(path: str) -> dict[str, str]:
     try:
-        content = read_regular(path, _MAX_FILE_BYTES)
+        content = read_file(path, _MAX_FILE_BYTES)
         lines = [line.strip() for line in content.decode().splitlines()]
         settings = [line.partition("=") for line in lines if line and line[0] not in "#!"]
         if len(content) > _MAX_FILE_BYTES or not all(key and equals for key, equals, _ in settings):

@@ -46,12 +46,6 @@ def mode_for_others(file: BinaryIO) -> str | None:
     return f"{mode:04o}" if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file; the first ``most_bytes + 1`` bytes if it is larger. Raises OSError."""
-    with open_regular(path) as file:
-        return file.read(most_bytes + 1)
-
-
 def create_new(path: Path, mode: int = 0o666) -> BinaryIO:
     """A new file, open for writing. mode: before the umask. Raises FileExistsError if the name exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

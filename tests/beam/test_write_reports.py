@@ -13,8 +13,8 @@ from dp_transforms.beam.write_reports import WriteRejected, WriteRejectedFolder,
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.reports import ReportHeader, read_report, read_report_file
-from dp_transforms.reports.files import replace_whole
 from dp_transforms.reports.report_records import RunEnded
+from dp_transforms.stores.files import write_output
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.small_runs import small_plan
 
@@ -103,7 +103,7 @@ def test_rejected_rows_are_sorted_lines_for_their_owner_alone_from_the_first_byt
     path, modes = tmp_path / "rejected.jsonl", []
     before = os.umask(0)
     try:
-        replace_whole(str(path), lambda file: modes.append(os.fstat(file.fileno()).st_mode & 0o777), mode=0o600)
+        write_output(path, lambda file: modes.append(os.fstat(file.fileno()).st_mode & 0o777), mode=0o600)
         with local_pipeline(REPEATED) as job:
             _ = created(job, random.Random(5).sample(REJECTED, 4), RejectedEvents) | WriteRejected(path)
     finally:

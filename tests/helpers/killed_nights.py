@@ -132,7 +132,7 @@ class NightFolder:
                 item_field="item",
             )
             if not part.is_done:
-                with drawn(part.ledger, part.verdict, part.forget, "Again.", lambda: part.left):
+                with drawn(part.ledger, part.verdict, "Again.", left=lambda: part.left):
                     if is_bad or not part.is_drawn:
                         self._draw(part, log, is_bad)
                     part.publish()

@@ -7,6 +7,7 @@ import pytest
 
 from dp_transforms import Plan, WindowReport, WindowSchedule, read_report
 from dp_transforms.core.window_report import HeavyHitter
+from dp_transforms.errors import UserError
 from dp_transforms.reports import Report, ReportFileError, ReportHeader
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
@@ -55,7 +56,7 @@ def test_a_report_is_written_and_read_alone_or_in_parts(tmp_path):
     REPORT.write(tmp_path / "whole.avro")
     files = sorted(folder.iterdir())
     assert read_report(tmp_path / "whole.avro") == read_report(folder) == read_report(*files) == REPORT
-    with pytest.raises(ReportFileError, match="exists and is never overwritten"):
+    with pytest.raises(UserError, match="exists and is never overwritten"):
         REPORT.write(tmp_path / "whole.avro")
     with pytest.raises(ReportFileError, match=r"both have the window that begins at 2026-01-01T00:00:00Z\. Name each"):
         read_report(*files, tmp_path / "whole.avro")

@@ -9,7 +9,8 @@ import stat
 import pytest
 
 from dp_transforms.stores import local_files
-from dp_transforms.stores.local_files import create_new, open_regular, read_regular, write_whole
+from dp_transforms.stores.files import read_file
+from dp_transforms.stores.local_files import create_new, open_regular, write_whole
 
 CONTENT = b"content"
 
@@ -44,7 +45,7 @@ def test_nothing_but_a_regular_file_is_read_and_nothing_is_waited_for_or_left_op
 def test_a_regular_file_is_read_through_a_link_too(tmp_path):
     (tmp_path / "file").write_bytes(CONTENT)
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    assert read_regular(tmp_path / "link", 3) == CONTENT[:4], "one byte more shows that it is larger"
+    assert read_file(tmp_path / "link", 3) == CONTENT[:4], "one byte more shows that it is larger"
 
 
 def test_a_file_appears_whole_with_the_mode_of_the_umask(tmp_path):

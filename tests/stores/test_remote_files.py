@@ -32,7 +32,7 @@ def no_retries(monkeypatch):
 
 def test_a_file_appears_whole_and_replaces_none(bucket):
     url = f"{bucket}/reports/one.avro"
-    files.check_writable(url)
+    files.check_output(url)
     assert not files.exists(url)
     files.write_file(url, lambda file: file.write(b"first"))
     with pytest.raises(FileExistsError):
