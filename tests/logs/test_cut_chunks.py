@@ -65,7 +65,7 @@ def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 250)
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
     monkeypatch.setattr(text_files, "_PIECE_BYTES", 17)
-    monkeypatch.setattr(text_files, "_LEAST_BYTES", 100)
+    monkeypatch.setattr(discovery, "_LEAST_BYTES", 100)
     path = tmp_path / f"log.{ending}"
     path.write_bytes(text_of(ending, seed))
     (whole,) = find_log_chunks([str(path)], FIELDS)
