@@ -1,6 +1,7 @@
 """`shh ledger`, and `--ledger` of `shh replay` and `shh stream`: what a run takes, what is refused, what is shown."""
 
 import json
+import shutil
 
 import pytest
 
@@ -68,6 +69,14 @@ def test_what_is_spent_is_shown_and_a_run_is_ended(folder):
     assert "0 of 4" in succeeds(ledger(folder))
 
 
+def test_json_has_exact_amounts_and_every_part(folder):
+    done(Ledger(folder / "ledger.db"), part(run_id="run"), "state 1")
+    (population,) = json.loads(succeeds(ledger(folder, "--json")))["populations"]
+    assert (population["spent_epsilon"], population["left_delta"]) == ("0.5", "0.000000009")
+    (run,) = population["runs"]
+    assert (run["status"], run["windows_done"], run["parts"][0]["state_after"]) == ("finished", 1, "state 1")
+
+
 def test_a_ledger_that_does_not_know_the_run_of_a_report_is_an_error(folder):
     done(Ledger(folder / "ledger.db"), part(run_id="run"))
     report = str(written(folder, "jsonl"))
@@ -93,6 +102,19 @@ def test_a_run_says_what_it_takes_and_one_that_does_not_fit_draws_nothing(folder
     assert not (folder / "run.state").exists()
     assert not (folder / "third.avro").exists()
     assert (spent(folder), statuses(folder)) == ("4", [["finished"], ["finished"]])
+
+
+def test_parts_of_one_run_pay_once_in_one_ledger_which_knows_its_newest_state(folder):
+    succeeds(replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS))
+    shutil.copy(folder / "run.state", folder / "backup.state")
+    assert "This part is of a run that has paid, and takes nothing more" in succeeds(replay(folder, "2.avro", *PARTS))
+    assert (spent(folder), statuses(folder)) == ("2", [["finished", "finished"]])
+    alone = shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "3.avro", *PARTS, cwd=folder)
+    assert "the ledger has run" in error_of(alone)
+    succeeds(ledger(folder, "run.state", "1.avro", "2.avro"))
+    sick = ledger(folder, "run.state", "backup.state")
+    assert "an older copy" in sick.stdout
+    assert "must not be used" in error_of(sick)
 
 
 def test_a_run_on_a_runner_is_for_no_other_log_whatever_is_seen_of_it(folder):

@@ -1,9 +1,11 @@
 """Parquet logs: columns of any layout, row groups, schemas that cannot be used, damage, long texts in little memory."""
 
+import dataclasses
 import datetime
 import pathlib
 import uuid
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -41,6 +43,14 @@ TEXTS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.stri
 def test_text_columns_of_any_layout(tmp_path, id_type, group):
     path = write_parquet(tmp_path / "log.parquet", ROWS, (id_type, id_type, MICROS), group)
     assert read_all(path) == expected(ROWS)
+
+
+@pytest.mark.parametrize("id_type", [pa.int8(), pa.int64(), pa.uint64()], ids=str)
+def test_whole_numbers_are_their_decimal_text(tmp_path, id_type):
+    info = np.iinfo(str(id_type))
+    rows = [(int(info.max), int(info.min), 5), (None, 7, 6), (7, 7, 7)]
+    path = write_parquet(tmp_path / "log.parquet", rows, (id_type, id_type, pa.int64()))
+    assert read_all(path, EventFields(time_unit="ms")) == expected(rows, "ms")
 
 
 @pytest.mark.parametrize("unit", [None, "s"])
@@ -149,6 +159,15 @@ def test_numbers_of_rows_whose_sum_wraps_around(tmp_path):
     assert (pq.read_metadata(path).row_group(0).num_rows, pq.read_metadata(path).num_rows) == (2**62, 0)
     with pytest.raises(EventFileError, match="it is damaged, or not in Parquet format"):
         find_log_chunks([str(path)], EventFields())
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_other_rows_than_the_footer_says(tmp_path, more):
+    path = write_parquet(tmp_path / "log.parquet", ROWS, TYPES)
+    (chunk,) = find_log_chunks([path], EventFields())
+    claimed = dataclasses.replace(chunk, events=len(ROWS) + more)
+    with pytest.raises(EventFileError, match=f"it is damaged after row {len(ROWS)}, or not in Parquet format"):
+        list(read_log_chunk(claimed, EventFields()))
 
 
 @pytest.mark.parametrize("index", [2, -1, 127, -128])

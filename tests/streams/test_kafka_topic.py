@@ -132,6 +132,24 @@ def test_what_a_consumer_is_made_with(monkeypatch, tmp_path):
     assert wanted.items() <= settings.items()
 
 
+@pytest.mark.parametrize(
+    ("described", "said"),
+    [
+        (None, "no partitions"),
+        ({"error": None, "partitions": {}}, "no partitions"),
+        ({"error": trouble("TOPIC_AUTHORIZATION_FAILED").args[0], "partitions": {0: 0}}, "TOPIC_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_why_a_topic_cannot_be_read(monkeypatch, described, said):
+    topics = {} if described is None else {"t": types.SimpleNamespace(**described)}
+    consumer = types.SimpleNamespace(
+        list_topics=lambda *_, **__: types.SimpleNamespace(topics=topics), close=lambda: None
+    )
+    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda _: consumer)
+    with pytest.raises(StreamError, match=rf"^there is no Kafka topic 't' that can be read \({said}\)\. Create it"):
+        TOPIC.partitions()
+
+
 def test_what_a_broker_says_of_a_topic(monkeypatch):
     """Who may not ask for its settings goes on without them."""
 
