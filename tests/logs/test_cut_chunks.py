@@ -80,7 +80,7 @@ def test_text_may_be_cut_at_any_byte(tmp_path, ending, seed, monkeypatch):
         ]
         assert read_chunks(parts, FIELDS) == found, cut
     for_workers = cut_chunks([whole], 8)
-    monkeypatch.setattr(text_files, "_LEAST_BYTES", 10)
+    monkeypatch.setattr(discovery, "_LEAST_BYTES", 10)
     assert cut_chunks(for_workers, 8) == for_workers, "what was cut is not cut again"
     assert read_chunks(for_workers, FIELDS) == found
     assert len(for_workers) == sum(chunk.bytes for chunk in for_workers) // 100 > 1
