@@ -1,7 +1,7 @@
 """A budget into plain numbers: `dp_transforms.plan` is made of them. Each module imports only those above it.
 
-Laws of noise: `discrete_laplace_law`, `exponential_power`. `composition`: the solver of all accountants, and shares
-of delta.
+Laws of noise: `discrete_laplace_law`, `exponential_power`. `accountants`: their solver, and the shares of delta that
+noise does not need.
 
 - **Hits**: `charging_game`, the price of target charging; `kms21_accountant`, that of [KMS21] as printed;
   `charged_hits`, the ways to charge hits, and the least noise and the threshold of each.

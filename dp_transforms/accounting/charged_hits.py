@@ -11,8 +11,8 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+from dp_transforms.accounting.accountants import smallest_safe_argument
 from dp_transforms.accounting.charging_game import GameAccountant, between_probability
-from dp_transforms.accounting.composition import smallest_safe_argument
 from dp_transforms.accounting.discrete_laplace_law import (
     MAX_EPSILON,
     MIN_EPSILON,

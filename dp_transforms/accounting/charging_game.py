@@ -26,7 +26,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import (
+from dp_transforms.accounting.accountants import (
     ROUNDING,
     check_delta,
     check_epsilon,

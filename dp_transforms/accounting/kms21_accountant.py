@@ -22,7 +22,7 @@ import math
 
 import numpy as np
 
-from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon, running_figure
+from dp_transforms.accounting.accountants import ROUNDING, check_delta, check_epsilon, running_figure
 from dp_transforms.accounting.discrete_laplace_law import MIN_WIDE_EPSILON, upper_tail
 from dp_transforms.checks import check_positive, check_range, check_whole, is_number
 

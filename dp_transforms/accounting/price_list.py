@@ -50,7 +50,6 @@ _LOWER, _LESS = 4e-4, 4e-4  # of an amount, so that most weights cost no more; a
 _MORE = 1 + 1e-9  # before rounding up: above the error of a few products of floats
 _SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
 _DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
-_ADVICE = "Use make_price_list."
 
 Floats = npt.NDArray[np.float64]
 
@@ -115,7 +114,9 @@ def check_prices(prices: PriceList) -> None:
     enough = _enough(prices)
     if not np.all(enough):
         place = int(np.argmin(enough))
-        raise ValueError(f"weight {prices.weights[place]} costs more than its {prices.units[place]} units. {_ADVICE}")
+        raise ValueError(
+            f"weight {prices.weights[place]} costs more than its {prices.units[place]} units. Use make_price_list."
+        )
 
 
 @functools.lru_cache(maxsize=16)  # a plan that was made is read again

@@ -14,9 +14,8 @@ import numpy.typing as npt
 Whole = npt.NDArray[np.int64]
 
 BUDGET_UNITS = 10**12  # a full user budget
-FEWEST_STATED = (
-    5  # "at least N users" is said from here on: contributions of fewer users are then far from being stated
-)
+# "At least N users" is said from here on: contributions of fewer users are then far from being stated.
+FEWEST_STATED = 5
 
 
 class PricedWeights(NamedTuple):
@@ -35,7 +34,7 @@ class PricedWeights(NamedTuple):
         amounts, both results: int64[n].
         """
         index = np.searchsorted(self.units, amounts, side="right")
-        return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
+        return np.concatenate([[0], self.weights])[index], np.concatenate([[0], self.units])[index]
 
 
 def stated_users(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int) -> Whole:
@@ -50,7 +49,3 @@ def stated_users(boundaries: Whole, likely_noise: Whole | int, largest_weight: W
 def stated_from(users: int, likely_noise: int, largest_weight: int) -> int:
     """The smallest boundary at which `stated_users` says at least so many, which are at least `FEWEST_STATED`."""
     return likely_noise + (users - 1) * largest_weight + 1
-
-
-def _with_leading_0(values: Whole) -> Whole:
-    return np.concatenate([np.zeros(1, dtype=np.int64), values])

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dp_transforms.accounting.accountants import ROUNDING, check_delta, check_epsilon
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
-from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon
 from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.accounting.price_list import conversion_loss, order_budget
 from dp_transforms.checks import check_positive, check_whole, is_number

@@ -178,7 +178,7 @@ class OfflineMultiplicativeWeights(OneRelease):
 
     Guarantee: at most ``2 updates`` adaptive calls of epsilon_per_call-DP mechanisms, half of them choices of a query
     by `ExponentialMechanism`, half of them noisy answers: ``2 updates epsilon_per_call``-DP, and (epsilon, delta)-DP as
-    any composition theorem says (`dp_transforms.accounting.composition`). Unit of privacy and meaning of `records`:
+    any composition theorem says. Unit of privacy and meaning of `records`:
     see the module. Accuracy: with at least `offline_records_needed` records every answer of the released
     distribution is within `accuracy` with probability 1 - beta. Source: lecture 9, offline private multiplicative
     weights.

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dp_transforms.accounting.accountants import hash_delta, sampling_delta
 from dp_transforms.accounting.charged_hits import (
     COUNTS,
     DEFAULT_HITS,
@@ -24,7 +25,6 @@ from dp_transforms.accounting.charged_hits import (
     smallest_safe_threshold,
     widest_total_variation,
 )
-from dp_transforms.accounting.composition import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.accounting.paid_tests import choose_tests, price_lists
 from dp_transforms.accounting.price_list import PriceList, check_prices, order_budget, smallest_open_threshold
@@ -57,7 +57,7 @@ from dp_transforms.plan.rounds import (
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
 
-EXACT, AS_PRINTED = "exact", "printed"  # noise of hits: least for the budget, or as in [KMS21]
+EXACT = "exact"  # noise of hits: the least for the budget; or `PRINTED`, as in [KMS21]
 DEFAULT_USUAL_TESTS, DEFAULT_MOST_TESTS = (1, 1000), 3000
 DEFAULT_MAX_ITEMS_PER_USER = 3
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
@@ -79,11 +79,11 @@ _MOST_NAMED_AGAIN = 0.5
 
 def mode_of(noise: str, *, counts: bool) -> str:
     """The name of a way to charge hits in `accounting.charged_hits`. Raises ValueError."""
-    if noise not in (EXACT, AS_PRINTED):
-        raise InputError("noise", f"must be {EXACT} or {AS_PRINTED}, got {shown(noise)}.")
-    if counts and noise == AS_PRINTED:
+    if noise not in (EXACT, PRINTED):
+        raise InputError("noise", f"must be {EXACT} or {PRINTED}, got {shown(noise)}.")
+    if counts and noise == PRINTED:
         raise InputError("counts", "cannot be used with printed noise: [KMS21] publishes names.", "Leave one out.")
-    return PRINTED if noise == AS_PRINTED else COUNTS if counts else NAMES
+    return PRINTED if noise == PRINTED else COUNTS if counts else NAMES
 
 
 def _left(budget: Budget, taken: float) -> float:

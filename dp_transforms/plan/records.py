@@ -12,9 +12,9 @@ import itertools
 import re
 from typing import Protocol, runtime_checkable
 
+from dp_transforms.accounting.accountants import check_delta
 from dp_transforms.accounting.charged_hits import COUNTS, NAMES, PRINTED, NoiseParameters, proof_of, zone_width
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.accounting.paid_tests import LARGEST_SCALE

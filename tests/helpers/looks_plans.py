@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from dp_transforms.accounting.composition import hash_delta, sampling_delta
+from dp_transforms.accounting.accountants import hash_delta, sampling_delta
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import make_price_list, order_budget, smallest_open_threshold

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dp_transforms import Plan, PublicItems, WindowSchedule
-from dp_transforms.accounting.composition import sampling_delta
+from dp_transforms.accounting.accountants import sampling_delta
 from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import stated_users
 from dp_transforms.plan.calibration import checked_contributions, later_tests_of

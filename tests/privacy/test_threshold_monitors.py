@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import smallest_safe_argument
+from dp_transforms.accounting.accountants import smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.core.hit_noise import Release, ReleaseRule
 from dp_transforms.papers import individual_charging

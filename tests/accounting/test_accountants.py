@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.composition import hash_delta, running_figure, smallest_safe_argument
+from dp_transforms.accounting.accountants import hash_delta, running_figure, smallest_safe_argument
 
 
 def test_solver_returns_the_safe_side():

@@ -1,4 +1,4 @@
-"""What accountants share: the solver of all of them, and the shares of delta that noise does not need.
+"""What accountants share: their solver, and the shares of delta that noise does not need.
 
 An accountant, `GameAccountant` or another, says what a whole interaction costs for one unit of privacy: it is (epsilon,
 delta(epsilon))-DP for every epsilon, and (epsilon(delta), delta)-DP for every delta; epsilon(delta) is infinite where
@@ -19,7 +19,7 @@ from dp_transforms.accounting.discrete_laplace_law import empty_items_total_vari
 from dp_transforms.checks import is_number
 from dp_transforms.errors import InputError
 
-ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
+ROUNDING = 1e-10  # relative; far above the float error of their sums, far below what can be measured
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
 
 
