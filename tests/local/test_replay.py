@@ -28,6 +28,23 @@ def test_worker_processes_take_a_part_as_this_one_does(tmp_path):
     assert there.states[-1].read_bytes() == here.states[-1].read_bytes()
 
 
+class Backwards(ThisProcess):
+    """The last task is done first."""
+
+    def run(self, step, elements):
+        return reversed(list(super().run(step, elements)))
+
+
+class Echo:
+    def start(self, secret):
+        return lambda element, counts: [element]
+
+
+def test_what_is_done_in_any_order_comes_in_that_of_the_log():
+    run = PlannedRun(plan=small_looks_plan(12), stream="events", run_id="r")
+    assert list(LocalReplay(run, Backwards(SECRET))._outputs("reading", Echo(), "abc", 3)) == ["a", "b", "c"]
+
+
 def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     """With sliding windows an event may lie in windows of two parts, and counts in both."""
     plan = small_looks_plan(12, sliding=3)
