@@ -5,10 +5,15 @@ from __future__ import annotations
 import gc
 import signal
 import uuid
+import weakref
 from collections.abc import Generator, Iterator
+from typing import Any
 
+import apache_beam as beam
 import objsize
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import userstate
 from hypothesis import HealthCheck, settings
 
 from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_server
@@ -16,6 +21,32 @@ from tests.helpers.shh_here import logs_as_before
 
 # Beam weighs each state that it keeps, and first looks through what all modules hold: here there are thousands.
 objsize.default_settings.update(exclude_modules_globals=False)
+
+
+def _remember_what_beam_looks_up_at_each_step() -> None:
+    """The states of a class of DoFns, from the signatures of all its methods, and one group of a pipeline's options, by
+    a parser that is made anew: a third of what a small pipeline costs."""
+    find, view_as, views = userstate.get_dofn_specs, PipelineOptions.view_as, weakref.WeakKeyDictionary[Any, Any]()
+    of_class: dict[type, Any] = {}
+
+    def found(do_fn: beam.DoFn) -> Any:
+        kind = type(do_fn)
+        if not kind.__module__.startswith("dp_transforms."):  # a class of Beam may stand for many
+            return find(do_fn)
+        if kind not in of_class:
+            of_class[kind] = find(do_fn)
+        return of_class[kind]
+
+    def seen(options: PipelineOptions, group: type) -> Any:
+        known = views.setdefault(options, {})
+        if group not in known:
+            known[group] = view_as(options, group)
+        return known[group]
+
+    userstate.get_dofn_specs, PipelineOptions.view_as = found, seen
+
+
+_remember_what_beam_looks_up_at_each_step()
 
 # A test says how many examples it takes only where each of them is dear.
 _CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
