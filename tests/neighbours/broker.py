@@ -12,13 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import confluent_kafka
-import pytest
 
-from dp_transforms.logs.streams.kafka_reader import KafkaReader
-from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
 from tests.neighbours.stepped import WallClock
 
-CREATE_TIME, APPEND_TIME = 1, 2  # who set the time of a record: its producer, or the broker
 _KafkaError = confluent_kafka.KafkaError
 
 
@@ -28,7 +24,7 @@ class Message:
     millis: int
     body: bytes | None
     trouble: Any = None
-    kind: int = APPEND_TIME
+    kind: int = 2  # its time is that of the broker
 
     def offset(self) -> int:
         return self.at
@@ -67,11 +63,6 @@ class Consumer:
     def __init__(self, partition: Partition) -> None:
         self._partition, self._at, self._is_at_end = partition, 0, False
 
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        """Of one partition."""
-        described = type("Described", (), {"error": None, "partitions": [0]})
-        return type("Metadata", (), {"topics": {topic: described}})
-
     def get_watermark_offsets(self, partition: Any, timeout: float, cached: bool) -> tuple[int, int]:
         return 0, self._partition.end()
 
@@ -97,14 +88,3 @@ class Consumer:
 
     def close(self) -> None:
         return
-
-
-class Brokers:
-    """All topics of a test, by name, of one partition each."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.partitions: dict[str, Partition] = {}
-        monkeypatch.setattr(KafkaTopic, "open_consumer", lambda topic, **_: Consumer(self.partitions[topic.topic]))
-
-    def reader(self, topic: KafkaTopic, since_micros: int = 0) -> KafkaReader:
-        return KafkaPartition(topic, 0).open(since_micros)

@@ -85,10 +85,6 @@ def with_added(
     return mixed
 
 
-def without_added(records: Iterable[Stamped]) -> list[Stamped]:
-    return [record for record in records if not record.is_added]
-
-
 def pairs_that_count(
     records: Iterable[Stamped], schedule: WindowSchedule, clock: StreamClock, last_arrival: int | None = None
 ) -> frozenset[Pair]:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
 from tests.helpers.small_runs import MICROS, START, settings_of
 from tests.neighbours import hostile_lines
-from tests.neighbours.broker import Brokers, Message, Partition
+from tests.neighbours.broker import Consumer, Message, Partition
 from tests.neighbours.logs import ODD_USERS, as_json, odd_json_lines
 from tests.neighbours.replayed import Pair, assert_same_pairs
-from tests.neighbours.rounds import rounds
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
 from tests.neighbours.stream_logs import CLOCKS, HISTORY_SECONDS, MILLI, Stamped, others, pairs_that_count, with_added
 
@@ -47,7 +46,7 @@ class Case:
         begin: int = 0,
         lag_millis: int = 0,
     ) -> None:
-        self._brokers, self._clock, self._settings = Brokers(monkeypatch), CLOCKS[clock], settings_of(PLANS[plan])
+        self._patch, self._clock, self._settings = monkeypatch, CLOCKS[clock], settings_of(PLANS[plan])
         self.deaths = 0
         self._seed, self._begin, self._lag = seed, (START + begin) * MICROS, lag_millis
         # Where events set the clock, their times must be in the order that guarantee.md wants: those are not.
@@ -81,9 +80,10 @@ class Case:
     def stepped(self, log: Sequence[Stamped], offsets: Sequence[int], treatment: Treatment) -> Stepped:
         wall = WallClock(self._begin)
         messages = [Message(at, record.micros // MILLI, record.body) for at, record in zip(offsets, log, strict=True)]
-        self._brokers.partitions["t"] = Partition(messages, wall, self._lag)
-        topic = KafkaTopic("b:1", "t", EventFields())
-        return Stepped(lambda: self._brokers.reader(topic), self._clock, wall, treatment, settings=self._settings)
+        partition = Partition(messages, wall, self._lag)
+        self._patch.setattr(KafkaTopic, "open_consumer", lambda *_, **__: Consumer(partition))
+        read = KafkaPartition(KafkaTopic("b:1", "t", EventFields()), 0).open
+        return Stepped(read, self._clock, wall, treatment, settings=self._settings)
 
 
 BACKLOG = 10**10  # seconds: all has long arrived
@@ -92,39 +92,39 @@ BACKLOG = 10**10  # seconds: all has long arrived
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_backlog(monkeypatch: pytest.MonkeyPatch, clock: str, plan: str) -> None:
-    for source in rounds("json", clock, plan):
-        case = Case(monkeypatch, clock, some(source), seed=source.getrandbits(32), plan=plan, begin=BACKLOG)
-        case.check(confirm=source.random() < 0.7)
+    source = random.Random(f"json {clock} {plan}")
+    case = Case(monkeypatch, clock, some(source), seed=source.getrandbits(32), plan=plan, begin=BACKLOG)
+    case.check(confirm=source.random() < 0.7)
 
 
 @pytest.mark.parametrize("clock", ["arrival, in order", "arrival"])
 def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
     """Without x' the partition is idle where with x' it is not: windows close by the wall clock, or by the records."""
     intents = 0
-    for source in rounds("json", clock):
-        for begin, confirm in ((-5, True), (100, False)):
-            seed = source.getrandbits(32)
-            case = Case(monkeypatch, clock, some(source, 40), seed=seed, count=150, begin=begin, lag_millis=3_500)
-            case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
-            intents += case.run.intents
+    source = random.Random(f"json {clock}")
+    for begin, confirm in ((-5, True), (100, False)):
+        seed = source.getrandbits(32)
+        case = Case(monkeypatch, clock, some(source, 40), seed=seed, count=150, begin=begin, lag_millis=3_500)
+        case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
+        intents += case.run.intents
     assert intents > 0, "windows closed by the wall clock"
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
-    for source in rounds("json", clock):
-        case = Case(monkeypatch, clock, some(source, 200), seed=source.getrandbits(32), begin=BACKLOG)
-        case.check(source.choice(case.mixed).micros, deaths=0.06)
-        case.check(source.choice(case.mixed).micros, confirm=False)
-        assert case.deaths > 0, "workers died, and others went on"
+    source = random.Random(f"json {clock}")
+    case = Case(monkeypatch, clock, some(source, 200), seed=source.getrandbits(32), begin=BACKLOG)
+    case.check(source.choice(case.mixed).micros, deaths=0.06)
+    case.check(source.choice(case.mixed).micros, confirm=False)
+    assert case.deaths > 0, "workers died, and others went on"
 
 
 @pytest.mark.parametrize(("size", "clock"), [(1, "arrival"), (1_000, "arrival"), (1_000, "event"), (50_000, "arrival")])
 def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, size: int, clock: str) -> None:
     """Many records of x' before those of the others: with them, as many of theirs lie behind the first poll."""
     added = [as_json(("x'", "A", (START + 1) * MICROS))] * min(100 * size, 1_000)
-    for source in rounds(size, clock):
-        where, count = source.choice(["first", "spread"]), 400 if size == 1 else 1_500
-        case = Case(monkeypatch, clock, added, count=count, where=where, begin=BACKLOG)
-        case.check(case.without[-1].micros, polls=(size,), confirm=False)
-        case.check(source.choice(case.without).micros, polls=(size, 700), deaths=0.01)
+    source = random.Random(f"{size} {clock}")
+    where, count = source.choice(["first", "spread"]), 400 if size == 1 else 1_500
+    case = Case(monkeypatch, clock, added, count=count, where=where, begin=BACKLOG)
+    case.check(case.without[-1].micros, polls=(size,), confirm=False)
+    case.check(source.choice(case.without).micros, polls=(size, 700), deaths=0.01)

@@ -12,7 +12,6 @@ from dp_transforms.logs import EventFields
 from tests.helpers.small_runs import START
 from tests.neighbours.logs import ADDED_USER, PLACES, Log, crowd, expected_pairs, place
 from tests.neighbours.replayed import FIELDS, Given, Neighbours
-from tests.neighbours.rounds import rounds
 from tests.neighbours.text_files import FORMATS, TextFormat, write
 
 EVENTS = crowd(1)
@@ -43,11 +42,11 @@ def test_small_rows(tmp_path: pathlib.Path, name: str, case: str) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
     plain = [form.spell(event) for event in EVENTS]  # then nothing but x' is odd: readers have fast ways for that
     assert not any(b"\n" in line for line in form.hostile[case])
-    for source in rounds(name, case):
-        for where, others in zip(source.sample(PLACES, 2), (lines_of(form), plain), strict=True):
-            log = place(others, form.hostile[case], where, source.getrandbits(32))
-            given = same(pair, form, log, line_end=source.choice([b"\n", b"\r\n"]), is_ended=source.random() < 0.7)
-            assert given.pairs >= EXPECTED, where
+    source = random.Random(f"{name} {case}")
+    for where, others in zip(source.sample(PLACES, 2), (lines_of(form), plain), strict=True):
+        log = place(others, form.hostile[case], where, source.getrandbits(32))
+        given = same(pair, form, log, line_end=source.choice([b"\n", b"\r\n"]), is_ended=source.random() < 0.7)
+        assert given.pairs >= EXPECTED, where
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -55,20 +54,20 @@ def test_all_of_them_at_once_in_any_order(tmp_path: pathlib.Path, name: str) -> 
     form, pair = FORMATS[name], Neighbours(tmp_path)
     others = lines_of(form)
     added = [line for lines in form.hostile.values() for line in lines[:50] if len(line) < 100_000]
-    for source in rounds(name):
-        for mark in (b"", b"\xef\xbb\xbf"):
-            chosen = source.choices(added, k=source.choice([3, 30, 300]))
-            log = place(others, chosen, "spread", source.getrandbits(32))
-            given = same(pair, form, log, is_ended=source.random() < 0.5, mark=mark)
-            assert given.pairs >= EXPECTED
+    source = random.Random(name)
+    for mark in (b"", b"\xef\xbb\xbf"):
+        chosen = source.choices(added, k=source.choice([3, 30, 300]))
+        log = place(others, chosen, "spread", source.getrandbits(32))
+        given = same(pair, form, log, is_ended=source.random() < 0.5, mark=mark)
+        assert given.pairs >= EXPECTED
 
 
 @pytest.mark.parametrize(("name", "case"), cases("large"))
 def test_large_rows_and_many(tmp_path: pathlib.Path, name: str, case: str) -> None:
     form, pair = FORMATS[name], Neighbours(tmp_path)
-    for source in rounds(name, case):
-        log = place(lines_of(form), form.large[case], source.choice(PLACES), source.getrandbits(32))
-        assert same(pair, form, log, is_ended=source.random() < 0.5).pairs >= EXPECTED
+    source = random.Random(f"{name} {case}")
+    log = place(lines_of(form), form.large[case], source.choice(PLACES), source.getrandbits(32))
+    assert same(pair, form, log, is_ended=source.random() < 0.5).pairs >= EXPECTED
 
 
 SECONDS = EventFields(time_unit="s")
@@ -107,7 +106,7 @@ def test_a_time_is_read_by_its_own_bytes_whatever_other_times_stand_beside_it(
     many = [line(f"u{n % 40}", "A", usual(n % 50)) for n in range(300)]
     others = [line(f"u{number % 9}", f"time {number}", time) for number, time in enumerate(ODD_TIMES[fields])]
     for time in ODD_TIMES[fields]:
-        for source in rounds(name, time):
-            log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
-            given = same(pair, form, log, fields)
-            assert len({user for _, user, item in given.pairs if item == "A"}) == 40
+        source = random.Random(f"{name} {time}")
+        log = place([*many, *others, *many], [line(ADDED_USER, "A", time)] * 2, source.choice(PLACES))
+        given = same(pair, form, log, fields)
+        assert len({user for _, user, item in given.pairs if item == "A"}) == 40

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,6 @@ import pytest
 from dp_transforms.logs import EventFields
 from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, crowd, expected_pairs, place
 from tests.neighbours.replayed import Neighbours
-from tests.neighbours.rounds import rounds
 from tests.neighbours.text_files import FORMATS, write
 
 FIELDS = EventFields(item=["country", "item"])
@@ -37,12 +37,13 @@ def test_lines(tmp_path: pathlib.Path, name: str) -> None:
     of_country = in_json if name == "jsonl" else in_csv
     form = form if form.header is None else form._replace(header=b"country," + form.header)
     others = [of_country(form.spell(event), "D/E") for event in EVENTS]
-    for case, lines in form.hostile.items():
-        for source in rounds(name, case):
-            added = [of_country(line, source.choice(COUNTRIES)) for line in lines[:40]]
-            log = place(others, added, source.choice(PLACES), source.getrandbits(32))
-            given = pair.write(lambda folder, rows: write(folder, form, rows), log).same(FIELDS)
-            assert given.pairs == EXPECTED, case
+    source = random.Random(name)
+    hostile = [line for lines in form.hostile.values() for line in lines[:40] if len(line) < 100_000]
+    for where in PLACES:
+        added = [of_country(line, source.choice(COUNTRIES)) for line in source.sample(hostile, len(hostile))]
+        log = place(others, added, where, source.getrandbits(32))
+        given = pair.write(lambda folder, rows: write(folder, form, rows), log).same(FIELDS)
+        assert given.pairs == EXPECTED, where
 
 
 def write_parquet(folder: pathlib.Path, log: Log) -> None:
@@ -56,8 +57,8 @@ def write_parquet(folder: pathlib.Path, log: Log) -> None:
 def test_columns(tmp_path: pathlib.Path) -> None:
     pair = Neighbours(tmp_path)
     others = [(user, "D/E", item, str(np.datetime64(time, "us"))) for user, item, time in EVENTS]
-    for source in rounds("parquet"):
-        items = ["A", None, "", "y" * 16_000, " / A"]
-        added = [(ADDED_USER, source.choice([*COUNTRIES, None]), source.choice(items), NOW) for _ in range(300)]
-        log = place(others, added, source.choice(PLACES), source.getrandbits(32))
-        assert pair.write(write_parquet, log).same(FIELDS).pairs == EXPECTED
+    source = random.Random("parquet")
+    items = ["A", None, "", "y" * 16_000, " / A"]
+    added = [(ADDED_USER, source.choice([*COUNTRIES, None]), source.choice(items), NOW) for _ in range(300)]
+    log = place(others, added, source.choice(PLACES), source.getrandbits(32))
+    assert pair.write(write_parquet, log).same(FIELDS).pairs == EXPECTED
