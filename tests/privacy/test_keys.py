@@ -34,7 +34,7 @@ from tests.reference.charging_game import game_by_iteration, vertices
 from tests.reference.exact_law import Law
 
 THRESHOLD, ZONE, WINDOWS = 4, 2, 6
-EPSILONS = [0.05 * index for index in range(61)]
+EPSILONS = [0.1 * index for index in range(31)]
 # Of each window so far: its key, and what was published.
 Past = tuple[tuple[int, Transcript], ...]
 # From the past to the key whose next window closes, and how many others hold the item of x' there.
@@ -100,17 +100,13 @@ def _laws(mode: str, hits: int, name: str) -> tuple[TrialPlan, Law, Law]:
 
 @each_mode
 def test_every_transcript_of_two_keys_is_within_the_claim_of_two_and_not_of_one(mode: str) -> None:
-    ratios = {
-        keys: [
-            worst_ratio(
-                *laws, lambda epsilon, settings=settings, keys=keys: claim_of(settings, epsilon, keys), EPSILONS
-            )
-            for settings, *laws in (_laws(mode, 1, name) for name in STRATEGIES)
-        ]
-        for keys in (1, 2)
-    }
-    assert 0.7 < max(ratios[2]) <= 1, "six windows attain a good part of the claim"
-    assert max(ratios[1]) > 1.1, "what one key promises does not hold under two"
+    def ratio(name: str, keys: int) -> float:
+        settings, *laws = _laws(mode, 1, name)
+        return worst_ratio(*laws, lambda epsilon: claim_of(settings, epsilon, keys), EPSILONS)
+
+    ratios = {name: ratio(name, 2) for name in STRATEGIES}
+    assert 0.7 < max(ratios.values()) <= 1, "six windows attain a good part of the claim"
+    assert ratio(max(ratios, key=ratios.__getitem__), 1) > 1.1, "what one key promises does not hold under two"
 
 
 @each_mode
@@ -189,15 +185,13 @@ def test_a_game_with_limits_of_its_own_under_each_key_is_the_game_of_their_sum()
             assert game < GameAccountant(epsilon_per_query, q, sum(left)).delta(epsilon)
 
 
-@each_mode
-def test_the_audit_of_a_plan_for_two_keys(mode: str) -> None:
+def test_the_audit_of_a_plan_for_two_keys() -> None:
     """It attains most of what is claimed, and with the noise of a plan for one key more."""
     one, two = (
         Plan.for_hits(
             epsilon=1.0,
             delta=1e-6,
             schedule=WindowSchedule.fixed(0, 300 * 60, 60),
-            counts=mode == "hits-with-counts",
             hits_per_user=1,
             max_items_per_user=2,
             max_users=10_000,
@@ -207,7 +201,7 @@ def test_the_audit_of_a_plan_for_two_keys(mode: str) -> None:
     )
     audit = audit_hits(Mechanism.of_plan(two), HitsClaim.of_plan(two))
     assert audit.violations == ()
-    assert (0.95 if mode == "hits" else 0.7) < audit.worst.attained / two.shares.paid <= 1
+    assert 0.95 < audit.worst.attained / two.shares.paid <= 1
     assert 0.95 < audit.lone_delta / two.delta_open <= 1
     assert {figure.hits for figure in audit.running} == {1, 2}
     mechanism = dataclasses.replace(Mechanism.of_plan(one), hits_per_user=2, keys=2)

@@ -85,21 +85,21 @@ MECHANISMS = [
     Scenario("AboveThreshold, low then high", 2, 0, asked(AboveThreshold, low_then_high(5), 2.0)),
     Scenario("AboveThreshold, adaptive", 1, 0, asked(AboveThreshold, adaptive(10), 1.0)),
     Scenario("AboveThreshold, real answers", 4, 0, asked(AboveThreshold, REAL_ANSWERS, 4.0, grid=4)),
-    Scenario("Sparse, cutoff 2", 8, 0, asked(Sparse, adaptive(6), 8.0, cutoff=2), cut=1e-8),
+    Scenario("Sparse, cutoff 2", 8, 0, asked(Sparse, adaptive(5), 8.0, cutoff=2), cut=1e-7),
     Scenario("Sparse, linear queries", 8, 0, linear_queries),
-    Scenario("Sparse, delta", 18, 0.5, asked(Sparse, low_then_high(3), 18.0, cutoff=3, delta=0.5), cut=1e-8),
-    Scenario("NumericSparse", 4, 0, asked(NumericSparse, low_then_high(3), 4.0, cutoff=1), cut=1e-8),
+    Scenario("Sparse, delta", 18, 0.5, asked(Sparse, low_then_high(3), 18.0, cutoff=2, delta=0.5), cut=1e-7),
+    Scenario("NumericSparse", 4, 0, asked(NumericSparse, low_then_high(3), 4.0, cutoff=1), cut=1e-7),
     Scenario(
-        "NumericSparse, delta", 20, 0.5, asked(NumericSparse, low_then_high(3), 20.0, cutoff=1, delta=0.5), cut=1e-8
+        "NumericSparse, delta", 20, 0.5, asked(NumericSparse, low_then_high(3), 20.0, cutoff=1, delta=0.5), cut=1e-7
     ),
-    broken("cutoff 2, noise of cutoff 1", 4, 0, asked(Sparse, low_then_high_again, 8.0, cutoff=2), cut=1e-8),
+    broken("cutoff 2, noise of cutoff 1", 4, 0, asked(Sparse, low_then_high_again, 8.0, cutoff=2), cut=1e-7),
     broken("noise of twice the epsilon", 2, 0, asked(AboveThreshold, low_then_high(5), 4.0)),
     broken(
         "values, twice the epsilon",
         4,
         0,
         asked(NumericSparse, low_then_high(3), 8.0, cutoff=1),
-        cut=1e-8,
+        cut=1e-7,
     ),
 ]
 

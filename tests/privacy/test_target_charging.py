@@ -164,7 +164,7 @@ MANY = finite(tuple("abcdefghij"), (10_000, 240, *[220] * 8), (3152, 48, *[1100]
 def classes(charging: TargetCharging, transcript: Transcript) -> None:
     """Asks about what was unsure again, and else about the other one."""
     wrapped = SURE
-    for _ in range(6):
+    for _ in range(5):
         transcript.append(charging.ask(wrapped, wrapped.target))
         wrapped = UNSURE if transcript[-1] == "cat" else SURE
 
@@ -196,11 +196,11 @@ def teachers(call: Callable[[TeacherVotes, Hashable], Call], number: int) -> tup
 
     def stream(charging: TargetCharging, transcript: Transcript) -> None:
         last: Hashable = "cat"
-        for _ in range(5):
+        for _ in range(4):
             last = charging.ask(*call(AGREED if last == "dog" else TORN, last))
             transcript.append(last)
 
-    return capped_game_delta(epsilon, q, number, 5, 0.3), run_of(stream, hits(number, epsilon, q))
+    return capped_game_delta(epsilon, q, number, 4, 0.3), run_of(stream, hits(number, epsilon, q))
 
 
 # --- A stream whose answer seldom changes, and counts by sketches
