@@ -1,17 +1,16 @@
 """The steps of a stream: what each keeps in Beam's state, and that windows are reported when the watermark passes them.
 
-Of state an engine may give chunks back in any order, and one that it stored twice twice; now and then it is rewritten.
-`TestStream` runs on `BundleBasedDirectRunner` alone. Whole logs, sliding windows and public items: tests/conformance.
+`TestStream` runs on `BundleBasedDirectRunner` alone. Whole logs, also with state that comes back in any order:
+tests/conformance.
 """
 
 import itertools
-import random
 
 import apache_beam as beam
 import msgspec
 import pytest
 
-from dp_transforms.beam import in_order, turns
+from dp_transforms.beam import in_order
 from dp_transforms.beam.in_order import InOrderDoFn, ReleaseStagesInOrder, ReportInOrderDoFn
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.pack_contributions import contributions_of_events
@@ -27,15 +26,6 @@ from tests.reference.run import reference
 SHARDS = 2
 PLAN = small_plan()
 MODES = {"hits": settings_of(PLAN), "looks": settings_of(small_looks_plan())}
-LOG = random_log(PLAN, seed=3)
-WAITING = {"pending": Bag, "soon": Bag, "far": Bag}  # arguments that hold what waits
-
-
-class TwiceInAnyOrder(Bag):
-    def read(self):
-        found = [*self.content, *self.content]
-        random.Random(len(found)).shuffle(found)
-        return iter(found)
 
 
 class Unread(Bag):
@@ -43,78 +33,34 @@ class Unread(Bag):
         raise AssertionError("the state is read")
 
 
-class Steps:
-    """The steps of a stream behind its source, each with its state, called one after the other."""
-
-    def __init__(self, settings, bag=Bag):
-        self.bag, self.states = bag, {}
-        stages = stages_of(settings, None)
-        self.steps = [
-            InOrderDoFn(stages.users, HeldSecret(), SHARDS, 1, SHARDS),
-            InOrderDoFn(stages.items, HeldSecret(), SHARDS, 1, 1),
-            ReportInOrderDoFn(settings, HeldSecret(), 1),
-        ]
-        for step in self.steps:
-            step.setup()
-
-    def advance(self, number, window, shard, blobs):
-        """By messages of one sender."""
-        kinds = {**WAITING, "cells": self.bag, "progress": Cell}
-        state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
-        for message in messages_of(window, blobs):
-            yield from self.steps[number].process((shard, message), **state)
-
-    def run(self, packed):
-        """Reports, of packed contributions by window and shard."""
-        found = []
-        for window in range(PLAN.schedule.horizon):
-            sent = {shard: packed.get((window, shard), []) for shard in range(SHARDS)}
-            for number in range(2):
-                received = {}
-                for shard, blobs in sorted(sent.items()):
-                    for to, (_, _, blob) in self.advance(number, window, shard, blobs):
-                        received.setdefault(to, []).extend([blob] if blob else [])
-                sent = received
-            found += list(self.advance(2, window, 0, sent[0]))
-        return [output.value for output in found]
-
-    def stored(self):
-        """How many chunks there are in all states."""
-        return sum(len(state["cells"].content) for state in self.states.values())
+def step_of(mode, number=0, shards=SHARDS):
+    """Of users, of items, or the last one."""
+    stages, secret = stages_of(MODES[mode], None), HeldSecret()
+    step = (
+        InOrderDoFn(stages.users, secret, shards, 1, shards),
+        InOrderDoFn(stages.items, secret, shards, 1, 1),
+        ReportInOrderDoFn(MODES[mode], secret, 1),
+    )[number]
+    step.setup()
+    return step
 
 
-def packed_of(settings):
-    found, keys = {}, settings.stream_keys(SECRET)
-    cut = {"windows_per_range": 1, "shards": SHARDS}
-    for window, shard, part in contributions_of_events(batch_of(LOG), settings.schedule, keys, **cut):
-        found.setdefault((window, shard), []).append(part.to_bytes())
-    return found
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_how_the_state_comes_back_and_whether_it_is_rewritten_changes_nothing(mode, monkeypatch):
-    settings = MODES[mode]
-    packed = packed_of(settings)
-    released = Steps(settings).run(packed)
-    assert len(released) > 2, "something is reported, and the end of the run"
-    assert Steps(settings, TwiceInAnyOrder).run(packed) == released
-    stored = []
-    for chunks in (10_000, -10_000):
-        monkeypatch.setattr(turns, "_CHUNKS_BEFORE_REWRITING", chunks)
-        steps = Steps(settings)
-        assert steps.run(packed) == released
-        stored.append(steps.stored())
-    assert stored[1] < stored[0]
+def new_state(cells=Bag):
+    return {**{name: Bag() for name in ("pending", "soon", "far")}, "cells": cells(), "progress": Cell()}
 
 
 def test_the_state_of_users_is_not_read_for_a_window_without_events():
     """It is the largest that a stream has, and most windows of a quiet shard are empty."""
     for mode, number in (("hits", 2), ("looks", 0)):
-        steps = Steps(MODES[mode], Unread)
+        step, state = step_of(mode, number), new_state(Unread)
         for window in range(3):
-            list(steps.advance(number, window, 0, []))
+            for message in messages_of(window, []):
+                list(step.process((0, message), **state))
+    keys, cut = MODES["looks"].stream_keys(SECRET), {"windows_per_range": 1, "shards": 1}
+    packed = contributions_of_events(batch_of(random_log(PLAN, seed=3)), PLAN.schedule, keys, **cut)
+    (blob,) = (part.to_bytes() for window, _, part in packed if window == 3)
     with pytest.raises(AssertionError, match="is read"):
-        list(steps.advance(0, 3, 0, packed_of(MODES["looks"])[3, 0]))
+        list(step.process((0, *messages_of(3, [blob])), **state))
 
 
 def test_a_window_takes_messages_as_there_are_shards_of_users_and_not_as_their_square(monkeypatch):
@@ -132,27 +78,24 @@ def test_a_window_takes_messages_as_there_are_shards_of_users_and_not_as_their_s
 
 
 def test_the_state_of_other_shards_is_refused_since_user_budgets_would_be_full_again_in_them():
-    steps, packed = Steps(MODES["looks"]), packed_of(MODES["looks"])
-    list(steps.advance(0, 0, 1, packed[0, 1]))
-    cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1, 1)
-    cut.setup()
+    state, (message,) = new_state(), messages_of(0, [])
+    list(step_of("looks").process((1, message), **state))
     with pytest.raises(StreamError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
-        list(cut.process((1, (1, 1, packed[1, 1][0])), **steps.states[0, 1]))
+        list(step_of("looks", shards=3).process((1, message), **state))
 
 
 @pytest.mark.parametrize("stored", [bytes(8 * 5), msgspec.msgpack.encode(["turns 0", 1]), b""])
 def test_a_state_of_another_version_is_refused_since_what_users_have_paid_would_be_forgotten(stored):
-    older = Cell()
-    older.write(stored)
     (message,) = messages_of(0, [])
-    for step in Steps(MODES["hits"]).steps:
-        state = {name: kind() for name, kind in WAITING.items()}
+    state = new_state()
+    state["progress"].write(stored)
+    for number in range(3):
         with pytest.raises(StreamError, match=r"state is of another version\. Start a new run"):
-            list(step.process((0, message), **state, cells=Bag(), progress=older))
-    monitor = ThresholdMonitorEvolvingDoFn(MODES["hits"], HeldSecret())
-    waiting = {**{name: kind() for name, kind in WAITING.items()}, "close": Timer(), "progress": older}
+            list(step_of("hits", number).process((0, message), **state))
+    monitor, of_key = ThresholdMonitorEvolvingDoFn(MODES["hits"], HeldSecret()), {**state, "close": Timer()}
+    del of_key["cells"]
     with pytest.raises(StreamError, match="state is of another version"):
-        monitor.process(("key", (0, 0, [])), **waiting)
+        monitor.process(("key", (0, 0, [])), **of_key)
 
 
 # --- By the watermark of a stream that Beam reads, by contributions; hits: test_threshold_monitor.py

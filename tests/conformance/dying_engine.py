@@ -1,9 +1,9 @@
 """An engine that dies between any two steps, and whatever a pipeline is made of runs on it.
 
 It walks the graph of a pipeline, and does to its DoFns what Flink does at its worst: it delivers messages to a step
-with state in any order, dies between any two bundles, goes back to the newest snapshot that is complete, with or
-without the process, and calls finalizers when a snapshot is complete, also those of bundles that ended behind it. What
-has reached the end stays there.
+with state in any order, and gives bags back in any order, and twice what a step carries on, dies between any two
+bundles, goes back to the newest snapshot that is complete, with or without the process, and calls finalizers when a
+snapshot is complete, also those of bundles that ended behind it. What has reached the end stays there.
 
 It knows ParDo, with state, timers and bundle finalizers, Impulse and Flatten; a grouping it refuses.
 """
@@ -90,6 +90,16 @@ class Graph(PipelineVisitor):
         yield from self._readers.get(collection, [])
         for joined in self._joined.get(collection, []):
             yield from self.readers_of(joined)
+
+
+class InAnyOrder(Bag):
+    def read(self) -> Iterator[Any]:
+        return iter(random.Random(len(self.content)).sample(self.content, len(self.content)))
+
+
+class TwiceInAnyOrder(InAnyOrder):
+    def add(self, value: Any) -> None:
+        self.content += [value, value]
 
 
 class Ends:
@@ -179,8 +189,9 @@ class DyingEngine:
 
     def _argument(self, step: Step, default: Any, key: Any) -> Any:
         if isinstance(default, _STATE):
-            kind = Bag if isinstance(default.state_spec, BagStateSpec) else Cell
-            return self._state(step, key, default.state_spec.name, kind)
+            name, is_bag = default.state_spec.name, isinstance(default.state_spec, BagStateSpec)
+            kind = Cell if not is_bag else TwiceInAnyOrder if name == "cells" else InAnyOrder
+            return self._state(step, key, name, kind)
         if isinstance(default, _TIMER):
             self._callbacks[step.label, default.timer_spec.name] = default.timer_spec._attached_callback
             return self._state(step, key, default.timer_spec.name, Timer)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from dp_transforms import MonitorStream, PublicItems
+from dp_transforms.beam import turns
 from dp_transforms.core import user_budgets
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.window_report import WindowReport
@@ -218,6 +219,8 @@ def test_one_answer_whatever_dies(
 
 
 def cut_finely(patch: pytest.MonkeyPatch) -> None:
+    """In as many pieces as there can be; and what is carried on is rewritten each time."""
+    patch.setattr(turns, "_CHUNKS_BEFORE_REWRITING", -10_000)
     for name, module in list(sys.modules.items()):
         if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
             patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
