@@ -1,11 +1,8 @@
-"""The charging game by plain value iteration, and one adversary whose delta can be summed: bounds from below."""
+"""The charging game by plain value iteration: bounds from below."""
 
 from __future__ import annotations
 
 import math
-
-import numpy as np
-from scipy.special import gammaln, xlogy
 
 
 def game_by_iteration(
@@ -47,27 +44,3 @@ def capped_game_delta(epsilon_per_query: float, q: float, hits: int, calls: int,
     """The game in which a user takes part in at most so many calls, hit or not: what an adversary can attain in a
     short test. Proved as the game is, with the calls that are left beside the hits that are left."""
     return game_by_iteration(epsilon_per_query, q, hits, epsilon, calls, vertices(epsilon_per_query, q))
-
-
-def static_adversary_delta(epsilon_per_query: float, q: float, hits: int, epsilon: float) -> float:
-    """What an adversary attains whose hits come only where the loss goes down.
-
-    A legal play of the game: after each call, a hit with probability ``q / (1 - p)`` if the loss went down and none if
-    it went up, until the hits are used up. Summed over finitely many calls, so it stays a lower bound.
-    """
-    a = math.exp(-epsilon_per_query)
-    up, down = 1 / (1 + a), a / (1 + a)
-    most = math.ceil((hits + 10 * math.sqrt(hits) + 40) / q)
-    # Calls that are not hits: negative binomial. The share up / (1 - q) of them went up.
-    other = np.arange(most + 1, dtype=np.float64)
-    log_other = gammaln(other + hits) - gammaln(hits) - gammaln(other + 1)
-    log_other += hits * math.log(q) + other * math.log1p(-q)
-    stay_down = max(0.0, down - q) / (1 - q)
-    total = 0.0
-    for count, log_mass in zip(range(most + 1), log_other, strict=True):
-        went_down = np.arange(count + 1, dtype=np.float64) if stay_down > 1e-12 else np.zeros(1)
-        log_split = gammaln(count + 1) - gammaln(went_down + 1) - gammaln(count - went_down + 1)
-        log_split += xlogy(went_down, stay_down) + xlogy(count - went_down, up / (1 - q))
-        loss = epsilon_per_query * (count - 2 * went_down - hits)
-        total += float(np.exp(log_mass + log_split) @ -np.expm1(np.minimum(epsilon - loss, 0.0)))
-    return total * (1 - 1e-10)
