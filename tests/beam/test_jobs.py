@@ -139,27 +139,20 @@ def ran(request: Any, times: int = 1) -> PipelineResult:
         return jobs.run_to_end(pipeline)
 
 
-def test_the_report_is_that_of_a_replay_here_however_often_a_step_runs_and_over_no_other(request_of, tmp_path):
-    here, there = request_of("here.jsonl"), request_of("there.jsonl", dead_letter=str(tmp_path / "bad.txt"))
-    run_replay(here)
-    ran(there, times=3)
-    made = pathlib.Path(there.output).read_bytes()
-    assert made == pathlib.Path(here.output).read_bytes()
-    assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
-    assert len((tmp_path / "bad.txt").read_text().splitlines()) == 5
-    with pytest.raises(UserError, match=r"there\.jsonl"):
-        ran(request_of("there.jsonl", run_id="run-2"))
-    assert pathlib.Path(there.output).read_bytes() == made
-
-
 @pytest.mark.xdist_group("s3")
-def test_a_report_in_a_store_is_published_once_however_often_a_step_runs(request_of, bucket):
-    url = f"{bucket}/there.jsonl"
-    ran(request_of(url), times=3)
-    assert len(list(read_report_file(url)[1])) == SCHEDULE.horizon
+def test_the_report_is_that_of_a_replay_here_however_often_a_step_runs_and_over_no_other(request_of, bucket, tmp_path):
+    """Here in a store; in a folder: tests/pipelines."""
+    here, url = request_of("here.jsonl"), f"{bucket}/there.jsonl"
+    run_replay(here)
+    ran(request_of(url, dead_letter=str(tmp_path / "bad.txt")), times=3)
+    made = list(read_report_file(url)[1])
+    assert made == list(read_report_file(here.output)[1])
+    assert len(made) == SCHEDULE.horizon
+    assert len((tmp_path / "bad.txt").read_text().splitlines()) == 5
     assert [file.url for file in remote_files.list_beginning(bucket + "/")] == [url], "a draft is left"
     with pytest.raises(UserError, match=r"there\.jsonl"):
         ran(request_of(url, run_id="run-2"))
+    assert list(read_report_file(url)[1]) == made
 
 
 def test_where_too_many_rows_are_bad_nothing_is_published_unless_that_is_allowed(request_of, monkeypatch):

@@ -9,11 +9,14 @@ import pytest
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
 
+from dp_transforms.beam.release_heavy_hitters import ReleaseOutput
 from dp_transforms.beam.release_rows import HeavyHitterRow, HeavyHitterRows, rows_of_report
 from dp_transforms.beam.workers import operator_counts
+from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
-from tests.helpers.small_runs import RUN_ID, batches_of, key_file, random_log, small_plan
+from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.small_runs import RUN_ID, key_file, random_log, small_plan
+from tests.reference.run import reference
 
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-02", "window": "1h"}
 FIELDS = {"user": "who", "item": "what", "time": "at"}
@@ -31,25 +34,46 @@ def released(log, time_type, **arguments):
     return found, operator_counts(result)
 
 
-@pytest.fixture
-def same_run(monkeypatch):
-    """All pipelines of the test are one run, so with one noise key each line must be the same."""
+PLAN = small_plan(mode="hits")
+
+
+def test_rows_are_the_reports_of_the_same_log_and_what_cannot_be_read_is_counted(tmp_path, monkeypatch):
+    """Of one run and one noise key, so each line must be the same."""
     monkeypatch.setattr("dp_transforms.beam.release_heavy_hitters.fresh_run_id", lambda: RUN_ID)
-
-
-@pytest.mark.usefixtures("same_run")
-def test_rows_are_the_reports_of_the_same_log_and_what_cannot_be_read_is_counted(tmp_path):
-    plan, key = small_plan(mode="hits"), key_file(tmp_path)
-    (tmp_path / "plan.json").write_text(plan.to_json())
-    log = [event for event in random_log(plan, seed=3, events=400) if 0 < event[2] < 2**60]
+    (tmp_path / "plan.json").write_text(PLAN.to_json())
+    log = [event for event in random_log(PLAN, seed=3, events=400) if 0 < event[2] < 2**60]
     bad = [(None, "item", 7), ("user", "x" * 16_385, 9)]
-    found, counts = released(
-        [*log, *bad], int, plan=str(tmp_path / "plan.json"), noise_key=key, public_items=None, time_unit="us"
-    )
-    reports = run_monitor(batches_source(batches_of(log, 200)), plan, noise_key=key).reports
-    assert [HeavyHitterRow(*row) for row in found.values] == [row for each in reports for row in rows_of_report(each)]
-    assert len(found.values) >= 9
+    words = {"plan": str(tmp_path / "plan.json"), "noise_key": key_file(tmp_path), "public_items": None}
+    found, counts = released([*log, *bad], int, time_unit="us", **words)
+    expected = [row for report in reference(log, PLAN) for row in rows_of_report(report)]
+    assert found.values == expected
+    assert len({row.window_start for row in expected}) >= 7
+    assert all(row.window_end == format_utc(stamp.micros + 1) for row, stamp in found.stamped), "at their last instant"
     assert counts["events_rejected"] == 2
+
+
+class Backwards(beam.PTransform):
+    """In the place of what releases reports."""
+
+    def __init__(self, reports):
+        super().__init__()
+        self._reports = reports
+
+    def expand(self, rows):
+        given = rows | beam.FlatMap(lambda _: reversed(self._reports)).with_output_types(WindowReport)
+        return ReleaseOutput(given, given)
+
+
+def test_rows_come_in_the_order_of_report_files_whatever_order_an_engine_gives():
+    """It would tell of data that are not released."""
+    found, rows, hour = Collected(), HeavyHitterRows(**BUDGET), 3_600_000_000
+    heavy = [HeavyHitter("a", None, 7)]
+    # As texts the times of these two have another order.
+    reports = [WindowReport("news", at * hour, at * hour + hour, heavy, 2.0, 1e-9, 0.01 * at) for at in (2, 3)]
+    rows._release = Backwards(reports)
+    with local_pipeline() as pipeline:
+        _ = pipeline | beam.Create([0]) | rows | found.sink()
+    assert found.values == [row for report in reports for row in rows_of_report(report)]
 
 
 def test_a_budget_of_plain_values_makes_a_plan_and_cannot_be_given_beside_one(tmp_path):
@@ -72,31 +96,3 @@ def test_the_schema_has_plain_types_alone():
     assert all(each.WhichOneof("type_info") == "atomic_type" for each in types.values())
     nullable = {name for name, each in types.items() if each.nullable}
     assert nullable == {"zone", "noisy_count", "level", "at_least_users"}
-
-
-def test_a_pipeline_that_runs_again_with_its_noise_key_has_new_noise(tmp_path):
-    """Else the counts of two runs would differ only where one user did. 12 items of 500 users each, where one needs
-    some 250; each is counted as before with a probability below 0.03: 6 of them with one below 1e-6."""
-    log = [(f"u{item}-{user}", f"i{item}", "2026-01-01T01:00:00Z") for user in range(500) for item in range(12)]
-    more = {"epsilon": 4, "window": "1d", "charge": "hits", "counts": True, "noise_key": key_file(tmp_path)}
-    first, again = (
-        {row.item: row.noisy_count for row in released(log, str, **{**BUDGET, **more})[0].values} for _ in range(2)
-    )
-    assert first.keys() == again.keys() == {f"i{item}" for item in range(12)}
-    assert sum(first[item] == again[item] for item in first) < 6
-
-
-@pytest.mark.usefixtures("same_run")
-def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path):
-    """With the same noise the rows are the same; before they were sorted, one more user could change their order."""
-    words = {**BUDGET, "epsilon": 8, "delta": 1e-6, "noise_key": key_file(tmp_path)}
-    others = [
-        (f"u{hour}-{user}", f"i{hour}", f"2026-01-01T{hour:02}:00:00Z") for hour in range(24) for user in range(22)
-    ]
-    alone, _ = released(others, str, **words)
-    assert all(row.window_end == format_utc(stamp.micros + 1) for row, stamp in alone.stamped), "at their last instant"
-    starts = [row.window_start for row in alone.values]
-    assert starts == sorted(starts)
-    assert len(starts) >= 9
-    more, _ = released([("X0", "only mine", "2026-01-01T21:00:00Z"), *others], str, **words)
-    assert more.values == alone.values
