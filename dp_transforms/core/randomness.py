@@ -80,7 +80,7 @@ class IdHasher:
         data = np.frombuffer(content, dtype=np.uint8) if content is not None else np.zeros(0, np.uint8)
         starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64)
         hashes = np.empty((len(ids), 2), dtype=np.uint64)
-        blocks = np.where(lengths > _LONG_ID_BYTES, 0, 1 + np.maximum(0, lengths - 8 + 15) // 16)
+        blocks = np.where(lengths > _LONG_ID_BYTES, 0, (lengths + 8 + 15) // 16)
         padded = np.concatenate([data, np.zeros(int(blocks.max()) * 16, np.uint8)]) if blocks.any() else data
         for count in np.flatnonzero(np.bincount(blocks)):
             rows = np.flatnonzero(blocks == count)

@@ -255,7 +255,7 @@ def _balance(rows: Rows, population: Population) -> Balance:
         amounts = [[-1]]
     if any(min(column) < 0 for column in amounts):
         raise LedgerError("an amount of the ledger is damaged. Bring back the newest copy.")
-    total = population.total(Price(*map(sum, amounts)) if charged else NOTHING, len(charged))
+    total = population.total(Price(*map(sum, amounts))) if charged else NOTHING
     return Balance(population, len(charged), total)
 
 

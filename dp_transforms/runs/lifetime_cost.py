@@ -216,18 +216,18 @@ class BudgetRule:
     def runs_that_fit(self, cost: LifetimeCost) -> int:
         """How many runs of this cost the rule admits, one after another."""
         runs, prices = 0, NOTHING
-        while self.allows(self.total(prices + (price := self.price(cost, prices)), runs + 1)):
+        while self.allows(self.total(prices + (price := self.price(cost, prices)))):
             # As many of this price as fit at once.
-            before = self.total(prices, 1)
+            before = self.total(prices)
             limits = self.max_epsilon, self.max_delta - self.sampling, self.sampling
             left = (limit - took for limit, took in zip(limits, dataclasses.astuple(before), strict=True))
             count = min(room // each for room, each in zip(left, dataclasses.astuple(price), strict=True) if each)
             runs, prices = runs + count, prices + price.times(count)
         return runs
 
-    def total(self, prices: Price, runs: int) -> Price:
-        """What runs of these prices, added up, took; the base included."""
-        return prices + self.base if runs else NOTHING
+    def total(self, prices: Price) -> Price:
+        """What one run or more took, of these prices together; the base included."""
+        return prices + self.base
 
     def allows(self, total: Price) -> bool:
         """Whether this total is within the caps."""

@@ -82,6 +82,9 @@ def test_declared_times_may_be_dates_and_times_of_python_and_pandas():
             WindowSchedule.fixed(start, "2017-10-02", length)
 
 
+FIRST, LAST = -62_135_596_800 + 86_400, 253_402_300_799 - 86_400  # with windows of a day
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -91,13 +94,17 @@ def test_declared_times_may_be_dates_and_times_of_python_and_pandas():
         ((0, 60, 60, 7), "divide"),
         ((0, 60, True, 1), "whole number"),
         ((0, 2**32, 1, 1), "at most"),
-        ((0, 253_402_300_800, 86_400, 86_400), "years 1 to 9999"),
-        ((-62_135_596_800, 0, 86_400, 86_400), "years 1 to 9999"),
+        ((0, LAST + 1, 86_400, 86_400), "years 1 to 9999"),
+        ((FIRST - 1, 0, 86_400, 86_400), "years 1 to 9999"),
     ],
 )
 def test_what_is_no_schedule_is_refused(arguments, named):
     with pytest.raises(ValueError, match=named):
         WindowSchedule(*arguments)
+
+
+def test_a_range_may_begin_a_window_after_year_1_and_end_a_window_before_the_end_of_9999():
+    assert WindowSchedule(FIRST, LAST, 86_400, 86_400).horizon == 3_652_057
 
 
 def test_times_are_read_as_utc_and_written_back():

@@ -55,7 +55,7 @@ def renyi(max_epsilon, max_delta, first):
 def runs_that_fit(rule, each):
     """One by one; `BudgetRule.runs_that_fit` takes larger steps."""
     total, runs = NOTHING, 0
-    while rule.allows(rule.total(total + (price := rule.price(each, total)), runs + 1)):
+    while rule.allows(rule.total(total + (price := rule.price(each, total)))):
         total, runs = total + price, runs + 1
     assert rule.runs_that_fit(each) == runs
     return runs
@@ -133,7 +133,7 @@ def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(mode, epsi
     one = cost(epsilon=epsilon, delta=delta, mode=mode)
     rule = BudgetRule.declare(epsilon, delta, one)
     assert runs_that_fit(rule, one) == 1
-    assert rule.total(rule.price(one), 1).epsilon == rule.max_epsilon
+    assert rule.total(rule.price(one)).epsilon == rule.max_epsilon
     below = float(np.nextafter(epsilon, 0)) - 2e-15
     assert runs_that_fit(BudgetRule.declare(below, delta, one), one) == 0
 
@@ -211,10 +211,10 @@ def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own():
     charged = dataclasses.replace(rule, sampling=DELTA).price(each).sampling
     assert charged / DELTA == pytest.approx(1e-18 * (1 + math.exp(4)), rel=1e-9, abs=0)
     one, less = (dataclasses.replace(rule, sampling=limit) for limit in (charged, charged - 1))
-    assert one.allows(one.total(one.price(each), 1))
+    assert one.allows(one.total(one.price(each)))
     alone = Price(pure_divergence(rule.order, each.epsilon), each.delta, 0)
     assert less.price(each) == one.price(each, one.price(each)) == alone != one.price(each)
-    assert not less.allows(less.total(one.price(each), 1)), "of a repair"
+    assert not less.allows(less.total(one.price(each))), "of a repair"
 
 
 def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta():
