@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME ...] [--quick] [--full]``: the named ones, or all."""
+"""``python -m benchmarks [finding] [speed] [streams]``: the named ones, or all three."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ import sys
 
 from benchmarks.report import Figure
 
-_NAMES = ("speed", "finding", "stream_load")
+_OPTIONS = {"finding": ("methods", "runs"), "speed": ("beam_events", "runs"), "streams": ("rate", "minutes")}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures; exit code 1: a target missed.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_NAMES)}; default: all")
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer: does it run? The figures say little")
-    parser.add_argument("--full", action="store_true", help="speed: all of Beam's element path, minutes more")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long stream_load holds its rate; default: 10")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Exit code 1: a target was missed.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(_OPTIONS)}; default: all")
+    parser.add_argument("--runs", type=int, default=3, help="of finding and speed, each; default: 3")
     parser.add_argument(
-        "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
+        "--methods", nargs="+", default=(), metavar="BEGINNING", help="of finding: run these, keep the other rows"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of finding; default: 3")
-    parser.add_argument("--methods", nargs="+", default=(), help="finding: run these alone, keep the other rows")
+    parser.add_argument(
+        "--beam-events", type=int, default=1_000_000, help="of speed: how many Beam's element path counts"
+    )
+    parser.add_argument("--rate", type=int, default=150_000, help="of streams: events/s; default: 150000")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of streams: how long; default: 10")
     options = parser.parse_args()
-    unknown = set(options.names) - set(_NAMES)
+    unknown = set(options.names) - set(_OPTIONS)
     if unknown:
-        parser.error(f"no benchmark called {', '.join(sorted(unknown))}; there are {', '.join(_NAMES)}.")
-    missed: list[Figure] = []
-    for name in _NAMES:
-        if options.names and name not in options.names:
-            continue
-        more = {
-            "speed": {"full": options.full},
-            "finding": {"rounds": options.rounds, "methods": options.methods},
-            "stream_load": {"minutes": options.minutes, "rates": options.rates},
-        }[name]
-        figures = importlib.import_module(f"benchmarks.{name}").run(quick=options.quick, **more)
-        missed += [figure for figure in figures or () if figure.passed is False]
-    for figure in missed:
-        print(f"missed: {figure.name}", file=sys.stderr)
+        parser.error(f"no benchmark called {', '.join(sorted(unknown))}; there are {', '.join(_OPTIONS)}.")
+    figures: list[Figure] = []
+    for name, taken in _OPTIONS.items():
+        if name in (options.names or _OPTIONS):
+            run = importlib.import_module(f"benchmarks.{name}").run
+            figures += run(**{option: getattr(options, option) for option in taken})
+    missed = [figure.name for figure in figures if figure.passed is False]
+    for name in missed:
+        print(f"missed: {name}", file=sys.stderr)
     return 1 if missed else 0
 
 

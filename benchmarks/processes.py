@@ -4,54 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from pathlib import Path
 
+COMMAND = "dp_transforms.cli.main"  # `shh`
 OUTPUT = "{OUTPUT}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """wall_seconds: from start to exit. pipeline_seconds: as `shh replay` says, 0 where it does not.
-    peak_bytes: resident memory at its highest (ru_maxrss). output: all that was printed."""
+    """wall_seconds: from start to exit. peak_bytes: resident memory at its highest (ru_maxrss)."""
 
     wall_seconds: float
     cpu_seconds: float
-    pipeline_seconds: float
     peak_bytes: int
-    output: str
 
 
-class Watch:
-    """While the block runs, `look` is called again and again, in a thread."""
-
-    seconds_between_looks = 0.05
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def look(self) -> None:
-        raise NotImplementedError
-
-    def _run(self) -> None:
-        while not self._done.wait(self.seconds_between_looks):
-            self.look()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+def data_folder() -> Path:
+    """Of simulated logs, kept between runs: ``SHH_BENCH_DATA``, or a folder among the temporary files."""
+    folder = Path(os.environ.get("SHH_BENCH_DATA") or Path(tempfile.gettempdir()) / "shh_bench_data")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def run_measured(module: str, *arguments: str) -> Measurement:
@@ -71,10 +49,8 @@ def run_measured(module: str, *arguments: str) -> Measurement:
         text = output.read().decode(errors="replace")
     if child.returncode:
         raise RuntimeError(f"{module} {' '.join(arguments)} ended with {child.returncode}:\n{text[-2000:]}")
-    match = re.search(r"rows in ([0-9.]+) s", text)
     unit = 1 if sys.platform == "darwin" else 1024
-    cpu = usage.ru_utime + usage.ru_stime
-    return Measurement(wall, cpu, float(match[1]) if match else 0.0, usage.ru_maxrss * unit, text)
+    return Measurement(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit)
 
 
 def medians(measurements: Sequence[Measurement]) -> Measurement:
@@ -82,16 +58,5 @@ def medians(measurements: Sequence[Measurement]) -> Measurement:
     return Measurement(
         statistics.median(m.wall_seconds for m in measurements),
         statistics.median(m.cpu_seconds for m in measurements),
-        statistics.median(m.pipeline_seconds for m in measurements),
         max(m.peak_bytes for m in measurements),
-        measurements[-1].output,
     )
-
-
-def numbers_of(runs: Any) -> Any:
-    """All measurements in dicts and lists of any depth, to keep: without what was printed."""
-    if isinstance(runs, Measurement):
-        return {name: value for name, value in dataclasses.asdict(runs).items() if name != "output"}
-    if isinstance(runs, Mapping):
-        return {str(name): numbers_of(each) for name, each in runs.items()}
-    return [numbers_of(each) for each in runs]

@@ -1,164 +1,143 @@
-"""Speed of whole replays, each in a process of its own, and of keyed draws.
+"""Speed of whole replays, each in a process of its own, beside Beam's own count of elements.
 
-Rates are events per second of wall clock from the start of the process to its end, imports included; the pipeline's own
-time is given beside them. The variants of a comparison run in turn, several times; figures are medians.
+Rates are events per second of wall clock from the start of the process to its end, imports included. What is compared
+runs in turn, several times; figures are medians.
+
+``python -m benchmarks.speed count LOG`` is the peer: Beam counts the elements of each window of a Parquet log, without
+distinct users, bounds or noise, so it does less than a replay. ``python -m benchmarks.speed write SOURCE TARGET ROWS``
+writes the first rows of a Parquet log anew, in the format of the target's ending. Both are processes of their own, so
+that this one stays small.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import secrets
-import time
-from collections.abc import Callable
+import datetime
+import json
+import logging
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
-from benchmarks import logs
-from benchmarks.processes import OUTPUT, Measurement, medians, numbers_of, run_measured
+from benchmarks.processes import COMMAND, OUTPUT, Measurement, data_folder, medians, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
-_HOUR = 3600
-# 100 and 10,000 whole windows: the last 40 minutes of the log are left out.
-_RANGE_SECONDS = 1_380_000
-_PEER_EVENTS = 1_000_000
-_EPSILON_PER_QUERY, _THRESHOLD = 0.0568745, 490  # epsilon 2, delta 1e-9, 3 hits, 384 windows
+_EVENTS = 10_000_000
+_START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+_DAYS = 16
+_WINDOW_SECONDS = 3600
+_FEW, _MANY = 100, 10_000  # windows
+_RANGE_SECONDS = 1_380_000  # both are whole windows of it; the last 40 minutes of the log are left out
 
 
-def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
-    console = Console(stderr=True)
-    events = 1_000_000 if quick else 10_000_000
-    rounds = 1 if quick else 3
-    console.print(f"Simulating logs of {events:,} events in {logs.data_folder()}, once ...")
-    parquet = logs.simulated_log(events)
-    small = logs.simulated_log(events // 10)
-    prefix_events = min(events, _PEER_EVENTS)
-    prefix = logs.derived_log("prefix", parquet, prefix_events)
-    shuffled = logs.derived_log("shuffled", parquet)
-    others = {ending: logs.simulated_log(events, ending) for ending in ("avro", "csv", "jsonl")}
-
-    measured: dict[str, list[Measurement]] = {}
-
-    def measure(name: str, module: str, *arguments: str) -> None:
-        console.print(f"  {name} ...")
-        measured.setdefault(name, []).append(run_measured(module, *arguments))
-
-    for _ in range(rounds):
-        measure("parquet", *_replay(parquet))
-        measure("peer", "benchmarks.beam_elements", str(prefix), str(_HOUR))
-        measure("small", *_replay(small))
-        for ending, path in others.items():
-            measure(ending, *_replay(path))
-        for windows in (100, 10_000):
-            measure(f"{windows} windows", *_replay_in_windows(parquet, windows))
-            measure(f"{windows} windows, shuffled", *_replay_in_windows(shuffled, windows))
-    if full:
-        measure("peer, all events", "benchmarks.beam_elements", str(parquet), str(_HOUR))
-
-    results = {name: medians(runs) for name, runs in measured.items()}
-    figures = _figures(results, events, prefix_events, rounds)
-    figures += _draws(quick)
-    if quick:  # the targets are those of the large log
-        figures = [dataclasses.replace(figure, target=None) for figure in figures]
-    show_figures(f"Speed, {events:,} events", figures)
-    write_results("speed", figures, events=events, peer_events=prefix_events, runs=numbers_of(measured))
+def run(*, runs: int, beam_events: int) -> list[Figure]:
+    """beam_events: how many of the log Beam's element path counts; all of them take minutes."""
+    print(f"Simulating logs of {_EVENTS:,} events in {data_folder()}, once ...", file=sys.stderr)
+    parquet, csv = _simulated_log("parquet"), _simulated_log("csv")
+    avro, json_lines = (_first_rows(parquet, _EVENTS, ending) for ending in ("avro", "jsonl"))
+    counted = _first_rows(parquet, beam_events, "parquet") if beam_events < _EVENTS else parquet
+    commands = {
+        "Parquet": _replay(parquet),
+        "Beam's element path": ("benchmarks.speed", "count", str(counted)),
+        "Avro (deflate)": _replay(avro),
+        "CSV": _replay(csv),
+        "JSON lines": _replay(json_lines),
+        **{f"{n:,} windows": _replay(parquet, _RANGE_SECONDS // n, _RANGE_SECONDS) for n in (_FEW, _MANY)},
+    }
+    measured: dict[str, list[Measurement]] = {name: [] for name in commands}
+    for _ in range(runs):
+        for name, command in commands.items():
+            print(f"  {name} ...", file=sys.stderr)
+            measured[name].append(run_measured(*command))
+    figures = _figures({name: medians(each) for name, each in measured.items()}, beam_events)
+    show_figures(f"Speed, {_EVENTS:,} events, medians of {runs}", figures)
+    write_results("speed", figures, runs={name: [*map(dataclasses.asdict, each)] for name, each in measured.items()})
     return figures
 
 
-def _replay(log: Path, window: str = "1h", seconds: int = logs.DAYS * 86_400) -> tuple[str, ...]:
-    more = ("--charge", "hits", "--processes", "1")
-    return logs.replay(log, f"{OUTPUT}.jsonl", *more, window=window, seconds=seconds)
-
-
-def _replay_in_windows(log: Path, windows: int) -> tuple[str, ...]:
-    return _replay(log, f"{_RANGE_SECONDS // windows}s", _RANGE_SECONDS)
-
-
-def _figures(results: dict[str, Measurement], events: int, prefix_events: int, rounds: int) -> list[Figure]:
-    def rate(name: str, count: int = events) -> float:
-        return count / results[name].wall_seconds
-
-    def beside(name: str) -> str:
+def _figures(results: dict[str, Measurement], beam_events: int) -> list[Figure]:
+    counts = {"Parquet": _EVENTS, "Beam's element path": beam_events}
+    counts |= dict.fromkeys(("Avro (deflate)", "CSV", "JSON lines"), _EVENTS)
+    rates = {name: count / results[name].wall_seconds for name, count in counts.items()}
+    least = {"Parquet": 1e6, "Avro (deflate)": 4e5}
+    figures = []
+    for name, rate in rates.items():
         result = results[name]
-        pipeline = f"pipeline {result.pipeline_seconds:.1f} s of " if result.pipeline_seconds else ""
-        peak = f"peak {result.peak_bytes / 1e9:.2f} GB"
-        return f"{pipeline}{result.wall_seconds:.1f} s, {result.cpu_seconds:.1f} s of CPU, {peak}"
-
-    figures = [
-        Figure("Parquet", rate("parquet"), "events/s", (">=", 1e6), f"median of {rounds}; {beside('parquet')}"),
-    ]
-    peers = {"peer": (prefix_events, f"the first {prefix_events:,} events"), "peer, all events": (events, "same file")}
-    for name, (count, log) in peers.items():
-        if name in results:
-            peer_rate = rate(name, count)
-            figures += [
-                Figure(f"Beam's element path, {log}", peer_rate, "events/s", None, beside(name)),
-                Figure(f"Parquet / Beam's element path, {log}", rate("parquet") / peer_rate, "", (">=", 25)),
-            ]
-    figures += [
-        Figure("Avro (deflate)", rate("avro"), "events/s", (">=", 4e5), beside("avro")),
-        Figure("CSV", rate("csv"), "events/s", None, beside("csv")),
-        Figure("JSON lines", rate("jsonl"), "events/s", None, beside("jsonl")),
-    ]
-    per_event = results["parquet"].wall_seconds / (results["small"].wall_seconds * 10)
-    in_pipeline = results["parquet"].pipeline_seconds / (results["small"].pipeline_seconds * 10)
-    note = f"of the pipeline alone {in_pipeline:.2f}; small: {beside('small')}"
-    figures.append(Figure(f"Time per event, {events:,} / {events // 10:,}", per_event, "", ("<=", 1.3), note))
-    for order, ending, target in (("", "", ("<=", 3.0)), (", shuffled", ", shuffled", None)):
-        many, few = results[f"10000 windows{ending}"], results[f"100 windows{ending}"]
-        note = f"{many.wall_seconds:.1f} s / {few.wall_seconds:.1f} s; peak {many.peak_bytes / 1e9:.2f} GB"
-        ratio = many.wall_seconds / few.wall_seconds
-        figures.append(Figure(f"10,000 windows / 100 windows{order}", ratio, "", target, note))
-    return figures
+        note = f"{result.wall_seconds:.1f} s, {result.cpu_seconds:.1f} s of CPU, peak {result.peak_bytes / 1e9:.2f} GB"
+        figures.append(Figure(name, rate, "events/s", (">=", least[name]) if name in least else None, note))
+    ratio = rates["Parquet"] / rates["Beam's element path"]
+    figures.append(Figure(f"Parquet / Beam's element path on {beam_events:,}", ratio, "", (">=", 25)))
+    many, few = (results[f"{n:,} windows"].wall_seconds for n in (_MANY, _FEW))
+    note = f"{many:.1f} s / {few:.1f} s"
+    return [*figures, Figure(f"{_MANY:,} windows / {_FEW:,} windows", many / few, "", ("<=", 3.0), note)]
 
 
-def _draws(quick: bool) -> list[Figure]:
-    """Keyed draws per second: the block function and the exact inversion of the discrete Laplace distribution."""
-    import numpy as np
+def _simulated_log(ending: str) -> Path:
+    path = data_folder() / f"events_{_EVENTS}.{ending}"
+    if not path.exists():
+        size = ("--users", str(_EVENTS // 10), "--items", "50000", "--days", str(_DAYS), "--seed", "7")
+        run_measured(COMMAND, "simulate", *size, "--output", str(path))
+    return path
 
-    from dp_transforms.core.noise_table import discrete_laplace
-    from dp_transforms.core.randomness import StreamKeys
 
-    rows, rounds = (100_000, 3) if quick else (1_000_000, 7)
-    keys = StreamKeys(secrets.token_bytes(32), run_id="bench", plan_fingerprint="", stream="bench", threshold=500)
-    noise = discrete_laplace(_EPSILON_PER_QUERY)
-    hashes = np.frombuffer(secrets.token_bytes(16 * rows), dtype=np.uint64).reshape(-1, 2)
-    digests = np.frombuffer(secrets.token_bytes(16 * rows), dtype=np.uint64).reshape(-1, 2)
-    # As in a replay: most items are far below the threshold, and about one in a hundred passes the first stage.
-    counts = (np.frombuffer(secrets.token_bytes(8 * rows), dtype=np.uint64) >> np.uint64(11)) / 2**53
-    margins = _THRESHOLD - np.minimum(5 / np.maximum(counts, 1e-6), 4 * _THRESHOLD).astype(np.int64)
+def _replay(log: Path, window_seconds: int = _WINDOW_SECONDS, seconds: int = _DAYS * 86_400) -> tuple[str, ...]:
+    end = (_START + datetime.timedelta(seconds=seconds)).isoformat()
+    return (
+        *(COMMAND, "replay", str(log), "--start", _START.isoformat(), "--end", end, "--window", f"{window_seconds}s"),
+        *("--epsilon", "2", "--delta", "1e-9", "--charge", "hits", "--processes", "1", "--output", f"{OUTPUT}.jsonl"),
+    )
 
-    def one_stage() -> None:
-        noise.sample(keys.noise_uniforms(7).of_pairs(hashes, digests))
 
-    def first_stage() -> None:
-        noise.passes(keys.pass_uniforms(7).of_pairs(hashes, digests), margins)
+def _first_rows(log: Path, rows: int, ending: str) -> Path:
+    path = data_folder() / f"first_{rows}_events.{ending}"
+    if not path.exists():
+        run_measured("benchmarks.speed", "write", str(log), str(path), str(rows))
+    return path
 
-    def second_stage() -> None:
-        noise.sample_given_pass(keys.noise_uniforms(7).of_pairs(hashes, digests), margins)
 
-    def both_stages() -> None:
-        first_stage()
-        second_stage()
+def _write(source: str, target: str, rows: int) -> None:
+    import fastavro
+    import pyarrow.parquet as pq
 
-    def two_stages() -> None:
-        passed = noise.passes(keys.pass_uniforms(7).of_pairs(hashes, digests), margins)
-        noise.sample_given_pass(keys.noise_uniforms(7).of_pairs(hashes[passed], digests[passed]), margins[passed])
+    table = pq.read_table(source).slice(0, rows)
+    partial = f"{target}.partial"
+    if target.endswith(".parquet"):
+        pq.write_table(table, partial, compression="zstd", row_group_size=250_000)
+    else:
+        records = (record for batch in table.to_batches(max_chunksize=50_000) for record in batch.to_pylist())
+        with open(partial, "wb") as file:
+            if target.endswith(".avro"):
+                time = {"type": "long", "logicalType": "timestamp-micros"}
+                types = {"user": "string", "item": "string", "timestamp": time}
+                fields = [{"name": name, "type": kind} for name, kind in types.items()]
+                schema = fastavro.parse_schema({"type": "record", "name": "Event", "fields": fields})
+                fastavro.writer(file, schema, records, codec="deflate", sync_interval=64_000)
+            else:
+                for record in records:
+                    line = {**record, "timestamp": f"{record['timestamp']:%Y-%m-%dT%H:%M:%SZ}"}
+                    file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+    os.replace(partial, target)
 
-    def rate(draw: Callable[[], None]) -> float:
-        seconds = []
-        for _ in range(rounds):
-            started = time.perf_counter()
-            draw()
-            seconds.append(time.perf_counter() - started)
-        return rows / min(seconds)
 
-    passing = np.mean(noise.passes(keys.pass_uniforms(7).of_pairs(hashes, digests), margins))
-    note = f"{rows:,} at once, best of {rounds}, noise scale {1 / _EPSILON_PER_QUERY:.1f}"
-    return [
-        Figure("Keyed draws, one stage", rate(one_stage), "draws/s", (">=", 3e6), note),
-        Figure("Keyed draws, both stages for every item", rate(both_stages), "draws/s", (">=", 3e6), "never so many"),
-        Figure("Keyed draws, as a replay", rate(two_stages), "draws/s", None, f"{passing:.1%} pass the first stage"),
-        Figure("First stage alone", rate(first_stage), "draws/s", None, "what every item costs"),
-        Figure("Second stage alone", rate(second_stage), "draws/s", None, "what a candidate costs, many at once"),
-    ]
+def _count(log: str) -> None:
+    """Rows are read and windowed as Beam's users do it."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.transforms.window import FixedWindows, TimestampedValue
+
+    def item_at_its_time(row: dict[str, Any]) -> TimestampedValue:
+        return TimestampedValue(row["item"], row["timestamp"].timestamp())
+
+    logging.disable(logging.CRITICAL)
+    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
+        rows = pipeline | beam.io.ReadFromParquet(log, columns=["item", "timestamp"])
+        elements = rows | beam.Map(item_at_its_time) | beam.WindowInto(FixedWindows(_WINDOW_SECONDS))
+        _ = elements | beam.combiners.Count.PerElement()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "count":
+        _count(sys.argv[2])
+    else:
+        _write(sys.argv[2], sys.argv[3], int(sys.argv[4]))

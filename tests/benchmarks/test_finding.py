@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from benchmarks import peers_histograms, peers_set_union
-from benchmarks.other_methods import GaussianSelection, TruncatedGeometric, gaussian_sigma, weighted_gaussian_threshold
+from benchmarks.finding import histograms, set_union
+from benchmarks.finding.histograms import gaussian_sigma
+from benchmarks.finding.partition_selection import GaussianSelection, TruncatedGeometric
+from benchmarks.finding.set_union import weighted_gaussian_threshold
 
 EPSILON, DELTA = 2.0, 1e-9
 
@@ -31,7 +33,7 @@ def test_the_policy_histogram_is_that_of_its_algorithm(goal):
     users = [sorted(random.choice(12, random.integers(1, 6), replace=False).tolist()) for _ in range(60)]
     splits = np.cumsum([0, *map(len, users)])
     order = random.permutation(60)
-    sums = peers_set_union.policy_histogram(np.concatenate(users), splits, 12, goal, order)
+    sums = set_union.policy_histogram(np.concatenate(users), splits, 12, goal, order)
     assert sums == pytest.approx(policy_by_definition([users[user] for user in order], 12, goal))
 
 
@@ -52,7 +54,7 @@ def test_exact_delta_is_that_of_the_worst_pair(cap, sigma, margin):
     for new in range(cap):
         hidden, shift = stats.norm.cdf(margin / sigma) ** new, math.sqrt(cap - new) / sigma
         worst = max(worst, 1 - hidden + excess(hidden, grown, shift), excess(1.0, grown * hidden, shift))
-    assert peers_histograms.exact_delta(1.0, cap, sigma, margin) == pytest.approx(worst, rel=1e-4)
+    assert histograms.exact_delta(1.0, cap, sigma, margin) == pytest.approx(worst, rel=1e-4)
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "cap"), [(2.0, 1e-9, 10), (8.0, 1e-3, 2)])

@@ -1,7 +1,8 @@
 """The peer PipelineDP, in an environment of its own, which has nothing of this repository.
 
-``python pipeline_dp_pairs.py IN.npz OUT.npz CAP STRATEGY``: `select_partitions` on the local backend. IN: users, cells
-(int64[n], distinct pairs), epsilon, delta. OUT: kept, the selected cells. CAP: cells of a user that count.
+``python pipeline_dp_pairs.py IN.npz OUT.npz CAP STRATEGY``: `select_partitions` on the local backend. IN: users and
+partitions (int64[n], distinct together), epsilon, delta. OUT: kept, the selected partitions. CAP: partitions of a user
+that count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main(source: str, target: str, cap: str, strategy: str) -> None:
         partition_extractor=lambda row: row[1],
         value_extractor=lambda row: 0,
     )
-    rows = list(zip(data["users"].tolist(), data["cells"].tolist(), strict=True))
+    rows = list(zip(data["users"].tolist(), data["partitions"].tolist(), strict=True))
     selected = engine.select_partitions(rows, select, extractors)
     accountant.compute_budgets()
     np.savez(target, kept=np.array(sorted(selected), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.stream_producer SERVERS TOPIC PARTITIONS BEGIN RATE:SECONDS ...``: a load of JSON events.
+"""``python -m benchmarks.streams.producer SERVERS TOPIC PARTITIONS BEGIN RATE:SECONDS ...``: a load of JSON events.
 
 Each event has the time at which it is sent, in milliseconds. All else of it was encoded before, so that most of what a
 small machine has is left to what is measured. BEGIN: seconds since 1970 UTC. Prints what it did as one line of JSON.

@@ -1,8 +1,8 @@
-"""Peers that count users under a cap, in numpy: Gaussian histograms with exact analysis, Laplace, partition selection.
+"""Peers that count users under a cap, in numpy: Gaussian histograms with exact analysis, and Laplace histograms.
 
 [WKZK22] Wilkins, Kifer, Zhang, Karrer. Exact privacy analysis of the Gaussian sparse histogram mechanism. arXiv
 2202.01100.
-[LR24] Lebeda, Retschmeier. The correlated Gaussian sparse histogram mechanism. arXiv 2412.10357.
+[BW18] Balle, Wang. Improving the Gaussian mechanism for differential privacy. ICML 2018.
 [DVGM22] Desfontaines, Voss, Gipson, Mandayam. Differentially private partition selection. PoPETs 2022.
 
 A user counts for at most `cap` pairs (window, item) of the run, chosen at random, by 1 each. The noise here is not
@@ -18,11 +18,24 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from benchmarks.finding_logs import LogPairs
-from benchmarks.found_pairs import FoundPairs
-from benchmarks.other_methods import gaussian_sigma
+from benchmarks.finding.logs import Found, Log
 
 Floats = npt.NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=16)
+def gaussian_sigma(epsilon: float, delta: float) -> float:
+    """The least noise for a sensitivity of 1 ([BW18], Theorem 8); it grows with the sensitivity in proportion.
+
+    (epsilon, delta)-DP where ``Phi(1/(2s) - epsilon s) - e^epsilon Phi(-1/(2s) - epsilon s) <= delta`` for s = sigma.
+    """
+    low, high = 1e-3, 1e9
+    for _ in range(60):  # halves 12 powers of ten down to 1e-16 of sigma
+        sigma = math.sqrt(low * high)
+        near, far = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
+        needed = float(ndtr(near)) - math.exp(epsilon + float(log_ndtr(far)))
+        low, high = (low, sigma) if needed <= delta else (sigma, high)
+    return high
 
 
 def exact_delta(epsilon: float, cap: int, sigma: float, margin: float) -> float:
@@ -62,17 +75,6 @@ def exact_threshold(epsilon: float, delta: float, cap: int, wider: float) -> tup
     return sigma, 1 + high
 
 
-def correlated_gain(cap: int, cells: int) -> float:
-    """By what factor [LR24]'s common noise may lower sigma at most, where so many counts are above 0.
-
-    With covariance ``sigma^2 (I + c 11')`` over k counts, a user who adds 1 to j of them has
-    ``v' Sigma^-1 v = (j - c j^2 / (1 + c k)) / sigma^2``, which is at least ``(j - j^2 / k) / sigma^2`` however large c
-    is. So sigma falls by no more than ``sqrt(1 - cap / k)``. Their gain of up to 2 needs users who may hold almost
-    every count that is above 0 (cap near k).
-    """
-    return math.sqrt(max(0.0, 1 - cap / cells))
-
-
 def laplace_threshold(epsilon: float, delta: float, cap: int) -> float:
     """Noise of scale cap / epsilon; all of delta hides the counts of 1 ([DVGM22], section 1): ``Pr[1 + noise >= T]`` is
     at most ``1 - (1 - delta)^(1 / cap)``."""
@@ -80,27 +82,27 @@ def laplace_threshold(epsilon: float, delta: float, cap: int) -> float:
     return 1 - cap / epsilon * math.log(2 * each)
 
 
-def counts_under_cap(log: LogPairs, rank: npt.NDArray[np.int64], cap: int) -> npt.NDArray[np.int64]:
-    """rank: `LogPairs.rank_in_user` or `rank_in_window`. Returns int64[c]."""
-    return np.bincount(log.cell_of_row[rank < cap], minlength=len(log.cells))
+def counts_under_cap(log: Log, rank: npt.NDArray[np.int64], cap: int) -> npt.NDArray[np.int64]:
+    """rank: `Log.rank_in_user` or `rank_in_window`. Returns int64[c]."""
+    return np.bincount(log.pair_of_row[rank < cap], minlength=len(log.pairs))
 
 
 def gaussian_histogram(
-    log: LogPairs, counts: npt.NDArray[np.int64], sigma: float, threshold: float, random: np.random.Generator
-) -> FoundPairs:
+    counts: npt.NDArray[np.int64], sigma: float, threshold: float, random: np.random.Generator
+) -> Found:
     """One count above 0 after the other, with Gaussian noise."""
     noisy = counts + sigma * random.standard_normal(len(counts))
-    return FoundPairs((noisy >= threshold) & (counts > 0), 0, counts.astype(np.float64), threshold)
+    return Found((noisy >= threshold) & (counts > 0))
 
 
 def laplace_histogram(
-    log: LogPairs, counts: npt.NDArray[np.int64], scale: float, threshold: float, random: np.random.Generator
-) -> FoundPairs:
+    counts: npt.NDArray[np.int64], scale: float, threshold: float, random: np.random.Generator
+) -> Found:
     noisy = counts + random.laplace(0, scale, len(counts))
-    return FoundPairs((noisy >= threshold) & (counts > 0), 0, counts.astype(np.float64), threshold)
+    return Found((noisy >= threshold) & (counts > 0))
 
 
-def expected_gaussian(counts: npt.NDArray[np.int64], sigma: float, threshold: float) -> float:
+def expected_gaussian(counts: npt.NDArray[np.number], sigma: float, threshold: float) -> float:
     """How many pairs the histogram finds on average; to choose a cap by."""
     return float(ndtr((counts[counts > 0] - threshold) / sigma).sum())
 

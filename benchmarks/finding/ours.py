@@ -1,0 +1,78 @@
+"""What `shh replay` and the core of a stream find in a log."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.finding.logs import Found, Log
+from benchmarks.processes import COMMAND, run_measured
+from dp_transforms import read_report
+from dp_transforms.core.contributions import Contributions
+from dp_transforms.core.item_namer import ItemNamer
+from dp_transforms.core.item_sums import ItemSums
+from dp_transforms.core.item_table import ItemTable
+from dp_transforms.core.named_items import FollowedItems
+from dp_transforms.core.user_budgets import UserBudgets
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.window_schedule import format_utc
+from tests.helpers.trials import trial_of
+
+_WINDOWS_AT_ONCE = 64
+
+
+def replay(log: Log, plan: Plan, parts: int = 1) -> Found:
+    """The command itself, in a process of its own; or in parts of the run, one after the other."""
+    with tempfile.TemporaryDirectory(prefix="shh_bench_") as name:
+        folder = Path(name)
+        (folder / "reports").mkdir()
+        (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+        (folder / "noise.key").write_text(secrets.token_hex(32), encoding="utf-8")
+        (folder / "noise.key").chmod(0o600)
+        words = ["replay", str(log.path), "--plan", f"{folder}/plan.json", "--noise-key-file", f"{folder}/noise.key"]
+        words += ["--time-format", log.time_format] if log.time_format else []
+        for number in range(parts):
+            more = ["--output", f"{folder}/reports/{number}.jsonl"]
+            if parts > 1:
+                last = (number + 1) * log.schedule.horizon // parts - 1
+                more += ["--state", f"{folder}/state", "--until", format_utc(log.schedule.window_end_micros(last))]
+            run_measured(COMMAND, *words, *more)
+        report = read_report(*sorted((folder / "reports").iterdir()))
+    windows = [window for window in report for _ in window.heavy_hitters]
+    starts = np.array([window.window_start for window in windows], dtype=np.int64)
+    items = [heavy.item for window in report for heavy in window.heavy_hitters]
+    return Found.of_codes(log, log.schedule.first_window(starts), log.codes_of(items))
+
+
+def stream_order(log: Log, plan: Plan) -> Found:
+    """Window by window through the user budgets that a stream keeps, and the namer with followed items; one shard."""
+    settings = trial_of(plan, stream="events", run_id="bench")
+    keys = settings.stream_keys(secrets.token_bytes(32))
+    table, position = ItemTable.of_labels(pa.array(log.labels), keys.hash_items)
+    hashes = keys.hash_users(pa.array(np.arange(len(log.contributions))).cast(pa.string()))[:, 0]
+    by_hash = np.argsort(hashes)
+    code_of_user = np.argsort(by_hash)
+    budgets, namer, followed = UserBudgets(settings, keys), ItemNamer(settings, keys), FollowedItems.none()
+    rows_by_window = np.argsort(log.windows, kind="stable")
+    bounds = np.searchsorted(log.windows[rows_by_window], np.arange(log.schedule.horizon + 1))
+    windows, items = [], []
+    for first in range(0, log.schedule.horizon, _WINDOWS_AT_ONCE):
+        end = min(first + _WINDOWS_AT_ONCE, log.schedule.horizon)
+        sums = []
+        for window in range(first, end):
+            rows = rows_by_window[bounds[window] : bounds[window + 1]]
+            codes, places = code_of_user[log.users[rows]], position[log.items[rows]]
+            order = np.lexsort((codes, places))
+            if len(order):
+                columns = codes[order], np.full(len(order), window), places[order]
+                pairs = Contributions(hashes[by_hash], *columns, table).select(slice(None))
+                sums.append(ItemSums.of_weights(pairs, budgets.spend(pairs, window), keys))
+        named = namer.name_windows(ItemSums.merge(sums), followed, first, end)
+        followed = followed.after(named, end, settings.followed_for)
+        windows.append(named.windows)
+        items.append(log.codes_of(named.table.labels.to_pylist())[named.items])
+    return Found.of_codes(log, np.concatenate(windows), np.concatenate(items))
