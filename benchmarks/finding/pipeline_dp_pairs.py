@@ -7,6 +7,7 @@ that count.
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import numpy as np
@@ -14,7 +15,12 @@ import numpy as np
 
 def main(source: str, target: str, cap: str, strategy: str) -> None:
     import pipeline_dp
+    from pipeline_dp import partition_selection
 
+    # The same for each partition, but computed anew for each by a search of 50 ms. Noise is drawn with each use.
+    partition_selection.create_weighted_gaussian_thresholding = functools.cache(
+        partition_selection.create_weighted_gaussian_thresholding
+    )
     data = np.load(source)
     accountant = pipeline_dp.NaiveBudgetAccountant(float(data["epsilon"]), float(data["delta"]))
     engine = pipeline_dp.DPEngine(accountant, pipeline_dp.LocalBackend())
