@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import operator
 import os
 import platform
@@ -67,5 +68,7 @@ def write_results(name: str, figures: Sequence[Figure], **details: Any) -> None:
 
 
 def _shown(value: float, unit: str) -> str:
+    if not math.isfinite(value):
+        return "-"
     digits = 0 if abs(value) >= 1000 or value == int(value) else 1 if abs(value) >= 100 else 2
     return f"{value:,.{digits}f} {unit}".strip()
