@@ -96,6 +96,8 @@ class ContributionsMechanism:
             )
             for prices, budget in zip(plan.prices_of_rounds, plan.units_of_rounds, strict=True)
         )
+        if plan.second_test is not None:  # both tests have one price list, and both test lone items
+            return dataclasses.replace(first, budgets=(sum(plan.units_of_rounds),))
         if plan.rounds is None or plan.rounds.later is None:
             return dataclasses.replace(first, budgets=plan.units_of_rounds)
         return dataclasses.replace(first, later=tuple(later))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
@@ -28,7 +28,6 @@ from dp_transforms.beam.workers import add_counts, operator_counter, operator_ga
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.operator_counts import LATE_BATCHES, WINDOWS_CLOSED
-from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import (
     Message,
     Sent,
@@ -92,7 +91,7 @@ class ReleaseStagesInOrder(beam.PTransform):
         of_items = shards_of_items(shards)
         self._users = InOrderDoFn(stages.users, noise_key, shards, senders, of_items)
         self._items = InOrderDoFn(stages.items, noise_key, of_items, shards, 1)
-        self._last = ReportInOrderDoFn(stages.items.run, noise_key, of_items)
+        self._last = ReportInOrderDoFn(stages, noise_key, of_items)
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
         added = messages | "Users" >> beam.ParDo(self._users).with_output_types(ToShard)
@@ -178,27 +177,33 @@ def _packed(chunks: Iterable[tuple[Kind, bytes]]) -> list[bytes]:
 class ReportInOrderDoFn(InOrderDoFn):
     """The same for the last step, which has one shard: the report of each window, and `RunEnded` tagged `ENDED`.
 
-    Stateful, since reports come in the order of windows and the last one ends the run; where users pay for hits, what
-    they have paid goes from each window to the next, as in `ThresholdMonitorEvolvingDoFn`.
+    Stateful, since reports come in the order of windows and the last one ends the run. Where users pay for hits, what
+    they have paid goes from each window to the next, as in `ThresholdMonitorEvolvingDoFn`; where contributions are
+    tested twice, what they have left for second tests.
     """
 
-    def __init__(self, run: PlannedRun, noise_key: beam.Secret, senders: int) -> None:
-        self._run, self._noise_key, self._shards, self._senders = run, noise_key, 1, senders
+    def __init__(self, stages: RunStages, noise_key: beam.Secret, senders: int) -> None:
+        self._again, self._run = stages.again, stages.items.run
+        self._noise_key, self._shards, self._senders = noise_key, 1, senders
         self._late, self._closed = operator_counter(LATE_BATCHES), operator_counter(WINDOWS_CLOSED)
         self._monitor: HeavyHitterMonitor | None = None
 
     def setup(self) -> None:
+        if self._again is not None:
+            self._step = self._again.start(self._noise_key.get_secret_bytes())
         if self._run.plan.hits is not None:
             keys = self._run.stream_keys(self._noise_key.get_secret_bytes())
             self._monitor = HeavyHitterMonitor(self._run.plan, keys)
 
     def close(self, blobs: list[bytes], span: Span, cells: Any, now: Progress) -> Iterator[object]:
         plan, stream = self._run.plan, self._run.stream
-        reports: Iterable[tuple[int, WindowReport]]
-        if self._monitor is None:
-            reports = NamedItems.of_messages(blobs).window_reports(plan, stream)
-        else:
+        reports: Iterable[tuple[int, WindowReport]] = ()
+        if self._monitor is not None:
             reports = charge_windows(self._monitor, blobs, span.first, cells, now)
+        elif self._again is None:
+            reports = NamedItems.of_messages(blobs).window_reports(plan, stream)
+        elif blobs or self._step.runs_on_empty:
+            reports = cast(NamedItems, self._processed(blobs, span, cells, now)).window_reports(plan, stream)
         for window, report in reports:
             now.reports += 1
             yield TimestampedValue[WindowReport](report, max_timestamp(plan.schedule, window))

@@ -44,7 +44,7 @@ class ItemNamer:
         self._keys = keys
         self._number = number
         self._table = noise_bounds(plan.prices_of_rounds[number].noise)
-        self._uniforms = keys.window_uniforms()
+        self._uniforms = keys.round_uniforms(number) if number else keys.window_uniforms()
         self._followed_threshold = plan.followed_threshold
         self._terms_of_round = functools.cache(
             functools.partial(terms_of_round, plan)
@@ -70,22 +70,33 @@ class ItemNamer:
 
         Raises ValueError for empty items, which are public.
         """
+        return self._test_windows(sums, followed, first, end)[0]
+
+    def test_windows(self, sums: ItemSums, followed: FollowedItems, first: int, end: int) -> tuple[NamedItems, Whole]:
+        """The first test of a stream: what it names, as `name_windows`, and the rows of ``sums`` that are neither named
+        nor left out. What stays a whole level below its threshold is left out: the second test would hardly name it."""
+        return self._test_windows(sums, followed, first, end, self._plan.paid_contributions.spacing)
+
+    def _test_windows(
+        self, sums: ItemSums, followed: FollowedItems, first: int, end: int, spacing: int = 0
+    ) -> tuple[NamedItems, Whole]:
         if len(sums) and not sums.sums.min() > 0:
             raise ValueError("a cell without a sum is of a public item, and must be named by `name_public`.")
         threshold, forget_after = self._plan.threshold, self._plan.followed_for
         uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
-        names_anew = self._table.passes(uniforms, threshold - sums.sums)
+        is_kept = self._table.passes(uniforms, threshold - spacing - sums.sums)
         items, (of_sums, of_followed) = ItemTable.merge([sums.table, followed.table])
         may_be_named = np.zeros(len(items), dtype=np.bool_)
-        may_be_named[of_sums[sums.items[names_anew]]] = may_be_named[of_followed] = True
+        may_be_named[of_sums[sums.items[is_kept]]] = may_be_named[of_followed] = True
         if not may_be_named.any():
-            return NamedItems.none()
+            return NamedItems.none(), _NOTHING
         rows, place = np.flatnonzero(may_be_named[of_sums[sums.items]]), np.cumsum(may_be_named) - 1
         items, of_rows = items.take(np.flatnonzero(may_be_named)), place[of_sums[sums.items[rows]]]
         last_named = np.full(len(items), -1 - forget_after)
         last_named[place[of_followed]] = followed.last_named
         bounds = np.searchsorted(sums.windows[rows], np.arange(first, end + 1))
         found: list[tuple[Whole, Whole, Whole, Whole, Words]] = []
+        undecided = [_NOTHING]
         for window, (low, high) in enumerate(itertools.pairwise(bounds.tolist()), first):
             is_followed, held = last_named >= window - forget_after, of_rows[low:high]
             is_empty = is_followed.copy()
@@ -96,13 +107,18 @@ class ItemNamer:
             tested, drawn = np.append(held, empty), np.concatenate([uniforms[rows[low:high]], of_nobody])
             values = np.append(sums.sums[rows[low:high]], np.zeros_like(empty))
             thresholds = np.where(is_followed[tested], self._followed_threshold, threshold)
-            named = np.flatnonzero(self._table.passes(drawn, thresholds - values))
+            is_named = self._table.passes(drawn, thresholds - values)
+            if spacing:
+                is_left = ~is_named & self._table.passes(drawn, thresholds - spacing - values)
+                undecided.append(rows[low:high][is_left[: high - low]])
+            named = np.flatnonzero(is_named)
             named = named[np.argsort(tested[named])]
             last_named[tested[named]] = window
             windows = np.full(len(named), window)
             found.append((windows, tested[named], values[named], thresholds[named], drawn[named]))
         windows, at, values, thresholds, drawn = map(np.concatenate, zip(*found, strict=True))
-        return self._named(windows, at, values + self._table.sample(drawn), thresholds, items)
+        named_items = self._named(windows, at, values + self._table.sample(drawn), thresholds, items)
+        return named_items, np.concatenate(undecided)
 
     def name_public(self, sums: ItemSums) -> NamedItems:
         """The same of public items, which are followed for ever. sums: also of those that nobody holds and that are
@@ -198,7 +214,7 @@ class ItemNamer:
         terms: RoundTerms | None = None,
     ) -> NamedItems:
         """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`."""
-        terms = terms or self._plan.terms_of_tests
+        terms = terms or self._plan.terms_of_tests[self._number]
         levels, at_least_users = levels_and_sizes(noisy_sums, thresholds, self._plan, terms)
         return NamedItems(windows, items, levels, at_least_users, table).select(slice(None))
 

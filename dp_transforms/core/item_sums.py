@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from dp_transforms.core.columns import NARROW, WHOLE, check_unpacked, concatenat
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.randomness import StreamKeys, Words, sum_modulo_2_128
-from dp_transforms.core.tables import ADDED, ITEMS, TABLE, WINDOWS, Column, Rows, WindowItems, used, window_item_keys
+from dp_transforms.core.tables import ADDED, ITEMS, TABLE, WINDOWS, Column, Rows, WindowItems, window_item_keys
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,46 +106,85 @@ class ItemHolders(WindowItems):
         return cls(windows, items, np.zeros(len(windows), dtype=np.int64), np.zeros(0, dtype=np.uint64), table)
 
     @classmethod
-    def of_contributions(cls, held: Contributions) -> ItemHolders:
+    def of_contributions(cls, held: Contributions, **of_rows: Any) -> Self:
+        """of_rows: what else is told of each holder."""
         starts = group_starts(held.windows, held.items)
         counts = np.diff(np.append(starts, len(held)))
-        return cls(held.windows[starts], held.items[starts], counts, held.users[held.codes], held.table)
+        columns = held.windows[starts], held.items[starts], counts, held.users[held.codes], held.table
+        return cls(*columns, **of_rows)
+
+    def contributions(self) -> Contributions:
+        """Inverse of `of_contributions`."""
+        users, codes = np.unique(self.holders, return_inverse=True)
+        windows, items = np.repeat(self.windows, self.counts), np.repeat(self.items, self.counts)
+        held, _ = Contributions.of_rows([Contributions(users, codes, windows, items, self.table)], [])
+        return held
+
+    @property
+    def _by_holder(self) -> dict[str, Any]:
+        """The columns with an entry for each holder."""
+        return {name: getattr(self, name) for name, column in self.SCHEMA.items() if column.of == "holder"}
 
     @classmethod
-    def _merged(cls, parts: Sequence[ItemHolders]) -> ItemHolders:
+    def _merged(cls, parts: Sequence[Self]) -> Self:
         """Of parts with different holders. What somebody holds is no longer without holders."""
         keys_of_parts, table = window_item_keys(parts)
         keys = np.concatenate(keys_of_parts)
         rows = np.repeat(keys, np.concatenate([part.counts for part in parts]))
-        order = np.argsort(rows, kind="stable")
-        keys.sort(kind="stable")
-        keys = keys[group_starts(keys)]
-        counts = np.diff(np.searchsorted(rows[order], keys), append=len(rows))
+        order, of_keys = np.argsort(rows, kind="stable"), np.argsort(keys, kind="stable")
+        keys = keys[of_keys]
+        starts = group_starts(keys)
+        keys = keys[starts]
         windows, items = np.divmod(keys, max(1, len(table)))
-        return cls(windows, items, counts, np.concatenate([part.holders for part in parts])[order], table)
+        counts = np.diff(np.searchsorted(rows[order], keys), append=len(rows))
+        columns: dict[str, Any] = {"windows": windows, "items": items, "counts": counts, "table": table}
+        for name, column in cls.SCHEMA.items():
+            if name not in columns:
+                values = np.concatenate([getattr(part, name) for part in parts])
+                columns[name] = values[order] if column.of == "holder" else column.join(values[of_keys], starts)
+        return cls(**columns)
 
-    def select(self, rows: Rows) -> ItemHolders:
+    def select(self, rows: Rows) -> Self:
         """These rows (ascending positions, a slice, or bool[c]), with a table of their items alone."""
         rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
         of_holders = concatenated_ranges(self.splits[rows], self.counts[rows])
-        items, places = used(len(self.table), self.items[rows])
-        table = self.table if items is None else self.table.take(items)
-        return ItemHolders(self.windows[rows], places, self.counts[rows], self.holders[of_holders], table)
+        by_holder = {name: values[of_holders] for name, values in self._by_holder.items()}
+        return dataclasses.replace(super().select(rows), **by_holder)
 
-    def select_range(self, rows: slice) -> ItemHolders:
+    def select_range(self, rows: slice) -> Self:
         """Consecutive rows, as views; the table stays whole."""
         of_holders = slice(self.splits[rows.start], self.splits[rows.stop])
-        columns = self.windows[rows], self.items[rows], self.counts[rows]
-        return ItemHolders(*columns, self.holders[of_holders], self.table)
+        columns = {name: getattr(self, name)[rows] for name in self._row_columns}
+        return dataclasses.replace(
+            self, **columns, **{name: values[of_holders] for name, values in self._by_holder.items()}
+        )
 
-    def select_holders(self, which: npt.NDArray[np.bool_]) -> ItemHolders:
+    def select_holders(self, which: npt.NDArray[np.bool_]) -> Self:
         """All rows with these of their holders alone, perhaps with none. which: bool[n]."""
         counts = np.diff(np.concatenate([[0], np.cumsum(which)])[self.splits])
-        return ItemHolders(self.windows, self.items, counts, self.holders[which], self.table)
+        by_holder = {name: values[which] for name, values in self._by_holder.items()}
+        return dataclasses.replace(self, counts=counts, **by_holder)
 
-    def halves(self) -> tuple[ItemHolders, ...]:
+    def halves(self) -> tuple[Self, ...]:
         """A row with very many holders is cut too, so two parts may have the same row."""
         if len(self) > 1:
             return super().halves()
         which = np.arange(len(self.holders)) < len(self.holders) // 2
         return (self.select_holders(which), self.select_holders(~which)) if which.any() else ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WeighedItems(ItemHolders):
+    """What the holders of each (window, item) add to it in the first test of a stream. weights: int64[n], of each
+    holder, above 0."""
+
+    weights: npt.NDArray[np.int64]
+
+    SCHEMA: ClassVar = {**ItemHolders.SCHEMA, "weights": Column(WHOLE, of="holder")}
+
+    def sums(self, keys: StreamKeys) -> ItemSums:
+        if not len(self):
+            return ItemSums.none()
+        starts, digests = self.splits[:-1], keys.widen_holders(self.holders, self.weights)
+        sums = np.add.reduceat(self.weights, starts)
+        return ItemSums(self.windows, self.items, sums, sum_modulo_2_128(digests, starts), self.table)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.priced_weights import stated_users
 from dp_transforms.core.columns import WHOLE, group_slices
+from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.tables import ITEMS, MOST, TABLE, WINDOWS, Column, Items, Table, WindowItems
 from dp_transforms.core.window_report import HeavyHitter, WindowReport, report_of_window
@@ -88,6 +89,40 @@ class NamedItems(WindowItems):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class FirstTests(ItemHolders):
+    """What the first test of a stream has found: what it has named, without holders; and what it has neither named nor
+    left out, with the holders that it tested, who have a second test.
+
+    levels, at_least_users: int64[c], as in `NamedItems`; 0 of what is not named.
+    """
+
+    levels: npt.NDArray[np.int64]
+    at_least_users: npt.NDArray[np.int64]
+
+    SCHEMA: ClassVar = {
+        **ItemHolders.SCHEMA,
+        "levels": Column(WHOLE, join=MOST),
+        "at_least_users": Column(WHOLE, join=MOST),
+    }
+
+    @classmethod
+    def of(cls, named: NamedItems, undecided: ItemHolders) -> FirstTests:
+        """Both are of different windows and items."""
+        held = ItemHolders.without_holders(named.windows, named.items, named.table), undecided
+        columns = [{name: getattr(each, name) for name in ItemHolders.SCHEMA} for each in held]
+        nothing = np.zeros(len(undecided), dtype=np.int64)
+        found = cls(**columns[0], levels=named.levels, at_least_users=named.at_least_users)
+        return cls.merge([found, cls(**columns[1], levels=nothing, at_least_users=nothing)])
+
+    def named(self) -> NamedItems:
+        named = self.select(self.levels > 0)
+        return NamedItems(named.windows, named.items, named.levels, named.at_least_users, named.table)
+
+    def undecided(self) -> FirstTests:
+        return self.select(self.levels == 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class FollowedItems(Table):
     """k items in the order of their keyed hashes, with the window in which each was last named.
 
@@ -110,6 +145,9 @@ class FollowedItems(Table):
         np.maximum.at(last_named, new[named.items], named.windows)
         kept = np.flatnonzero((last_named >= 0) & (last_named >= next_window - forget_after))
         return FollowedItems(table.take(kept), last_named[kept])
+
+    def without(self, named: WindowItems) -> FollowedItems:
+        return self.select(~named.table.contains(self.table.hashes)) if len(named) else self
 
     def since(self, window: int) -> FollowedItems:
         """Those that were last named in this window or later."""

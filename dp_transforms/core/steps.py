@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,17 +23,17 @@ from dp_transforms.core.contributions import Contributions, bound_contributions,
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_namer import ItemNamer
-from dp_transforms.core.item_sums import ItemHolders, ItemSums
+from dp_transforms.core.item_sums import ItemHolders, ItemSums, WeighedItems
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import FollowedItems, NamedItems
+from dp_transforms.core.named_items import FirstTests, FollowedItems, NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import EmptyItems, PublicItemsSource
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
-from dp_transforms.core.stage import Counts, Messages, Span, Stage, Step
+from dp_transforms.core.stage import Counts, Messages, Sent, Span, Stage, Step
 from dp_transforms.core.state_chunks import Kind
-from dp_transforms.core.user_budgets import ENTRY_BYTES, UserBudgets
+from dp_transforms.core.user_budgets import ENTRY_BYTES, BudgetEntries, UserBudgets
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import public_threshold
 
@@ -44,16 +44,18 @@ Weighed = tuple[Contributions, Whole]
 
 class RunStages(NamedTuple):
     """What users add, and what is found among items. What is named is then published as it is
-    (`NamedItems.window_reports`); where users pay for hits, ThresholdMonitorEvolving tests the candidates."""
+    (`NamedItems.window_reports`); where users pay for hits, ThresholdMonitorEvolving tests the candidates. again: of a
+    stream that tests contributions twice, the second test."""
 
     users: Stage
     items: Stage
+    again: Stage | None = None
 
     def in_rounds(self) -> Iterator[tuple[str, Stage, Stage]]:
         """Users and items in each round, and what tells their steps apart; once where there are no rounds."""
         rounds = len(self.users.run.plan.units_of_rounds)
         for number in range(rounds):
-            users, items = (dataclasses.replace(stage, round=number) for stage in self)
+            users, items = (dataclasses.replace(stage, round=number) for stage in (self.users, self.items))
             yield str(number) if rounds > 1 else "", users, items
 
 
@@ -69,6 +71,11 @@ def stages_of(
             "a plan with rounds cannot be used with a stream: they go over all windows of a day again and again. Make"
             " it with use='stream'."
         )
+    if run.plan.second_test is not None:
+        if is_replay or is_part:
+            raise ValueError("a plan of a stream cannot be used with a replay. Make it with use='replay' or 'parts'.")
+        again = Stage(TestAgain, run, round=1)
+        return RunStages(Stage(WeighFirst, run), Stage(TestFirst, run), again)
     if run.plan.contributions is None:
         users, items = BoundUsers, FindCandidates
     elif run.plan.rounds is not None:
@@ -124,9 +131,12 @@ class _WeighingStep(Step):
     @abc.abstractmethod
     def weigh(self, state: Any, columns: Contributions, span: Span, *named: Messages) -> Weighed: ...
 
-    def process(self, state: Any, columns: Contributions, span: Span, counts: Counts, *named: Messages) -> ItemSums:
+    def process(self, state: Any, columns: Contributions, span: Span, counts: Counts, *named: Messages) -> Sent:
         contributions, weights = self.weigh(state, columns, span, *named)
         counts[CONTRIBUTIONS_UNPAID] += int((weights == 0).sum())
+        return self.added(contributions, weights)
+
+    def added(self, contributions: Contributions, weights: Whole) -> Sent:
         return ItemSums.of_weights(contributions, weights, self.keys)
 
 
@@ -185,6 +195,13 @@ class _Followed:
     items: FollowedItems
     first: int
 
+    @classmethod
+    def before(cls, plan: Plan, entries: Sequence[FollowedItems], first: int) -> _Followed:
+        """Of what was stored. Raises ValueError for entries that no run of this plan can have made."""
+        items = FollowedItems.merge(entries).since(first - plan.followed_for)
+        check_unpacked(bool((items.last_named < first).all() and (items.last_named >= 0).all()))
+        return cls(items, first)
+
     def delta(self) -> list[bytes]:
         return self.items.since(self.first).to_chunks()
 
@@ -192,30 +209,35 @@ class _Followed:
         return self.items.to_chunks()
 
 
-class NameItems(Step):
-    """`ItemSums` -> `NamedItems` (`core.item_namer`). Public items, and open ones that were named lately, are tested in
-    every window, held or not; the latter are the state."""
+class _FollowingStep(Step):
+    """Items that were named lately are tested in every window, held or not; they are the state."""
 
-    TAKES = ItemSums
     KIND = Kind.FOLLOWED
 
     @functools.cached_property
     def _namer(self) -> ItemNamer:
-        return ItemNamer(self.plan, self.keys)
-
-    @functools.cached_property
-    def _empty(self) -> EmptyItems | None:
-        items, uniforms = self.public_items, self.keys.empty_item_uniforms()
-        return None if items is None else EmptyItems(items, self._namer.empty_item_tail, uniforms)
+        return ItemNamer(self.plan, self.keys, self.round)
 
     @property
     def runs_on_empty(self) -> bool:
         return self.public_items is not None or self.plan.followed is not None
 
-    def restore(self, entries: Sequence[Any], first: int) -> _Followed:
-        items = FollowedItems.merge(entries).since(first - self.plan.followed_for)
-        check_unpacked(bool((items.last_named < first).all() and (items.last_named >= 0).all()))
-        return _Followed(items, first)
+    def restore(self, entries: Sequence[Any], first: int) -> Any:
+        return _Followed.before(self.plan, entries, first)
+
+    def measures(self, state: Any) -> dict[str, int]:
+        return {} if self.plan.followed is None else {FOLLOWED_ITEMS: len(state.items)}
+
+
+class NameItems(_FollowingStep):
+    """`ItemSums` -> `NamedItems` (`core.item_namer`). Public items are tested in every window, too."""
+
+    TAKES = ItemSums
+
+    @functools.cached_property
+    def _empty(self) -> EmptyItems | None:
+        items, uniforms = self.public_items, self.keys.empty_item_uniforms()
+        return None if items is None else EmptyItems(items, self._namer.empty_item_tail, uniforms)
 
     def process(self, state: _Followed, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
         public = NamedItems.none()
@@ -228,8 +250,83 @@ class NameItems(Step):
             state.items = state.items.after(found, span.end, self.plan.followed_for)
         return NamedItems.merge([public, found])
 
-    def measures(self, state: _Followed) -> dict[str, int]:
-        return {} if self.plan.followed is None else {FOLLOWED_ITEMS: len(state.items)}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The same twice, in a stream: a small test of all contributions, and another one of what it leaves undecided
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class WeighFirst(SpendBudgets):
+    """`Contributions` -> `WeighedItems`: what each user adds in the first test. What it cannot pay for has no second
+    test either: else another user's lone item could make it pay there (docs/proofs.md, "Two tests in a stream")."""
+
+    def added(self, contributions: Contributions, weights: Whole) -> Sent:
+        paid = np.flatnonzero(weights)
+        return WeighedItems.of_contributions(contributions.select(paid), weights=weights[paid])
+
+
+class TestFirst(_FollowingStep):
+    """`WeighedItems` -> `FirstTests`. The state is what first tests have named lately."""
+
+    TAKES = WeighedItems
+
+    def process(
+        self, state: _Followed, columns: WeighedItems, span: Span, counts: Counts, *named: Messages
+    ) -> FirstTests:
+        sums = columns.sums(self.keys)
+        found, undecided = self._namer.test_windows(sums, state.items, span.first, span.end)
+        state.items = state.items.after(found, span.end, self.plan.followed_for)
+        return FirstTests.of(found, columns.select(undecided))
+
+
+@dataclasses.dataclass
+class _SecondTests:
+    """What users have left for second tests, and what was named lately by either test."""
+
+    budgets: UserBudgets
+    followed: _Followed
+
+
+class TestAgain(_FollowingStep):
+    """`FirstTests` -> `NamedItems`: window after window each user spends its budget of second tests on what the first
+    test has left undecided. What either test has named lately is drawn for in every window, unless the first test has
+    named it there: also what that left out, and what nobody holds."""
+
+    TAKES = FirstTests
+    KIND = Kind.budgets_of_round(1)
+
+    def restore(self, entries: Sequence[Any], first: int) -> _SecondTests:
+        budgets = [each for each in entries if isinstance(each, BudgetEntries)]
+        followed = [each for each in entries if isinstance(each, FollowedItems)]
+        paid = UserBudgets(self.plan, self.keys, budgets, first, self.round)
+        return _SecondTests(paid, _Followed.before(self.plan, followed, first))
+
+    def process(self, state: _SecondTests, columns: FirstTests, span: Span, counts: Counts, *named: Messages) -> Sent:
+        found, first_tests = [NamedItems.none()], dict(columns.by_group(columns.windows))
+        for window in range(span.first, span.end):
+            of_window = first_tests.get(window, FirstTests.none())
+            named_first, undecided = of_window.named(), of_window.undecided().contributions()
+            weights = state.budgets.spend(undecided, window)
+            sums = ItemSums.of_weights(undecided, weights, self.keys)
+            followed = state.followed.items
+            drawn = followed.without(named_first)
+            again = self._namer.name_windows(sums, drawn, window, window + 1)
+            both = NamedItems.merge([named_first, again])
+            state.followed.items = followed.after(both, window + 1, self.plan.followed_for)
+            found.append(both)
+        return NamedItems.merge(found)
+
+    def delta(self, state: _SecondTests) -> list[tuple[Kind, bytes]]:
+        return self._chunks(state.budgets.delta(), state.followed.delta())
+
+    def chunks(self, state: _SecondTests) -> list[tuple[Kind, bytes]]:
+        return self._chunks(state.budgets.chunks(), state.followed.chunks())
+
+    def _chunks(self, budgets: Iterable[bytes], followed: Iterable[bytes]) -> list[tuple[Kind, bytes]]:
+        return [*((self.KIND, chunk) for chunk in budgets), *((Kind.FOLLOWED, chunk) for chunk in followed)]
+
+    def measures(self, state: _SecondTests) -> dict[str, int]:
+        return {BUDGET_STATE_BYTES: ENTRY_BYTES * len(state.budgets), FOLLOWED_ITEMS: len(state.followed.items)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

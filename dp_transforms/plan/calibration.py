@@ -40,6 +40,7 @@ from dp_transforms.plan.records import (
     LaterTests,
     PaidContributions,
     Rounds,
+    SecondTest,
     Shares,
     WideNoise,
     check_hits,
@@ -49,6 +50,7 @@ from dp_transforms.plan.rounds import (
     FALSE_NAMES,
     SPACING_IN_ROUNDS,
     TESTS_OF_ROUNDS,
+    TESTS_OF_STREAM,
     amounts_of_rounds,
     rounds_by_shape,
     stated_threshold,
@@ -181,6 +183,7 @@ def calibrate_contributions(
     size_error: float | None = None,
     least_users: int | None = None,
     rounds: Rounds | None = None,
+    second_test: SecondTest | None = None,
     *,
     also_open: bool = False,
     by_activity: bool = False,
@@ -194,6 +197,8 @@ def calibrate_contributions(
     forget_after, name_error = _followed(budget, forget_after, false_name_error, only_public=only_public)
     if rounds is not None:
         forget_after, most_contributions = 0, check_most_contributions(most_contributions * TESTS_OF_ROUNDS)
+    if second_test is not None:
+        name_error, most_contributions = name_error / 2, most_contributions * TESTS_OF_STREAM
     hash_share = hash_delta(budget.max_users, budget.max_items)
     # With the widest noise; still far below 1e-20.
     variation = most_contributions * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
@@ -208,8 +213,8 @@ def calibrate_contributions(
     shapes: tuple[float, ...] = (choice.shape,)
     amounts: dict[float, tuple[int, ...] | None] = {choice.shape: None}
     spacing = LEVEL_SPACING
-    if rounds is not None:
-        spacing, units = SPACING_IN_ROUNDS, rounds.units
+    if in_rounds := rounds or second_test:
+        spacing, units = SPACING_IN_ROUNDS, in_rounds.units
         if by_activity:
             units, shapes = rounds_by_shape(choice.shape)
         amounts = amounts_of_rounds(units, shapes, most_contributions)
@@ -234,6 +239,7 @@ def calibrate_contributions(
         "contributions": paid,
         "followed": Followed(threshold=followed, forget_after=forget_after) if forget_after else None,
         "rounds": rounds,
+        "second_test": second_test,
         "shares": Shares(
             paid=choice.delta_tests, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
         ),
@@ -297,6 +303,10 @@ def _check_records(plan: Plan) -> None:
         raise InputError(
             "max_items", f"must be >= {public.size}, the public items, got {plan.max_items}.", "Declare more."
         )
+    if plan.second_test is not None:
+        states_all = pays and plan.paid_contributions.least_users is not None
+        if plan.rounds is not None or public is not None or not pays or states_all:
+            raise ValueError("a second test is of contributions, without rounds, public items and least_users.")
     if (
         pays == (plan.hits is not None)
         or (plan.followed is not None) + (plan.rounds is not None) > (pays and is_open)

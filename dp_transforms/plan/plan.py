@@ -36,15 +36,20 @@ from dp_transforms.plan.records import (
     PaidContributions,
     PublicList,
     Rounds,
+    SecondTest,
     Shares,
 )
 from dp_transforms.plan.rounds import (
     REPLAY,
+    SECOND_TEST,
     RoundTerms,
     found_in_rounds,
+    found_in_two_tests,
     largest_weight,
     likely_noise_of_run,
     rounds_of,
+    terms_of_test,
+    tests_twice,
     why_one_round,
 )
 from dp_transforms.plan.stored import FORMAT_VERSION, as_fields, fingerprint_of, record_of, sealed, unsealed
@@ -71,6 +76,7 @@ class Plan(Budget):
     followed: where named items are followed, and their threshold, which public items have too; where these are all
         items, they have the threshold.
     rounds: where the tests of a replay come in rounds; `threshold` is then that of the first one.
+    second_test: where a stream tests contributions twice; the thresholds are then those of each test.
     shares: how delta was split.
     """
 
@@ -79,6 +85,7 @@ class Plan(Budget):
     hits: ChargedHits | None = None
     followed: Followed | None = None
     rounds: Rounds | None = None
+    second_test: SecondTest | None = None
     shares: Shares
 
     def __post_init__(self) -> None:
@@ -109,7 +116,7 @@ class Plan(Budget):
         Tests come in rounds, of blocks of windows and then of the windows of what was named, if a block (a day, or the
         run where windows are a day or longer) has at least six windows, and the upper number of usual_contributions is
         at least three. Never for streams, public items alone, declared followed items, and parts of a run whose windows
-        are a day or longer.
+        are a day or longer. A stream tests each contribution twice in its window, but for public items or least_users.
 
         public_items: all items, `PublicItems`; None where any may come.
         also_open: other items than the public ones may come, too. Public ones are tested in every window, down to the
@@ -133,7 +140,9 @@ class Plan(Budget):
         follows = forget_after is not None or false_name_error is not None
         number = budget.domain_size
         one = why_one_round(schedule, *usual, use, public_items=number, also_open=also_open, declares_followed=follows)
-        choices = *usual, forget_after, false_name_error, size_error, least_users, None if one else rounds_of(schedule)
+        twice = tests_twice(usual[1], use, has_public_items=public is not None, least_users=least_users)
+        in_rounds = None if one else rounds_of(schedule), SECOND_TEST if twice else None
+        choices = *usual, forget_after, false_name_error, size_error, least_users, *in_rounds
         found = calibrate_contributions(budget, *choices, also_open=also_open, by_activity=use == REPLAY)
         return cls(**vars(budget), **found)
 
@@ -214,12 +223,13 @@ class Plan(Budget):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the tests of a user may cost in each round; without rounds, a user budget."""
-        return (BUDGET_UNITS,) if self.rounds is None else self.rounds.units
+        """What the tests of a user may cost in each round; the second test of a stream is one. Else, a user budget."""
+        in_rounds = self.rounds or self.second_test
+        return (BUDGET_UNITS,) if in_rounds is None else in_rounds.units
 
     @functools.cached_property
     def prices_of_rounds(self) -> tuple[PriceList, ...]:
-        """What tests cost in each round; without rounds, in the one."""
+        """What tests cost in each round, alike."""
         paid, later = self.paid_contributions, self.rounds and self.rounds.later
         others = later or [paid] * (len(self.units_of_rounds) - 1)
         return (paid.prices, *map(paid.prices_of, others))
@@ -274,7 +284,7 @@ class Plan(Budget):
     def false_name_error(self) -> float:
         """The probability with which noise alone names a followed item in a window, rounded up."""
         noise = self.charged_hits.noise if self.contributions is None else self.contributions.noise
-        return noise.upper_tail(self.followed_threshold)
+        return noise.upper_tail(self.followed_threshold) * (1 if self.second_test is None else 2)
 
     @property
     def expected_false_reports(self) -> float:
@@ -296,11 +306,13 @@ class Plan(Budget):
         """
         return likely_noise_of_run(self, self.paid_contributions, self.followed_for)
 
-    @property
-    def terms_of_tests(self) -> RoundTerms:
-        """Of tests in one round, of items that are not followed."""
+    @functools.cached_property
+    def terms_of_tests(self) -> tuple[RoundTerms, ...]:
+        """Without rounds, of the one test of a contribution, or of both; of items that are not followed."""
+        if self.second_test is not None:
+            return terms_of_test(self, 0), terms_of_test(self, 1)
         paid = self.paid_contributions
-        return RoundTerms(self.threshold, self.likely_noise, paid.weights[-1], paid.spacing)
+        return (RoundTerms(self.threshold, self.likely_noise, paid.weights[-1], paid.spacing),)
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
@@ -337,6 +349,8 @@ class Plan(Budget):
         """
         if self.rounds is not None:
             return found_in_rounds(self, contributions, probability, followed=followed)
+        if self.second_test is not None:
+            return found_in_two_tests(self, contributions, probability, followed=followed)
         threshold = self.followed_threshold if followed else self.threshold
         prices = self.paid_contributions.prices
         return max(1, found_from(prices, threshold, contributions, probability))

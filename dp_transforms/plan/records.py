@@ -331,6 +331,22 @@ class Rounds(Record):
         check_range("false_names", self.false_names, SMALLEST_ERROR, 1e6)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SecondTest(Record):
+    """A stream tests each contribution twice, in its window: first with a small part of the budget; and once more with
+    the rest, if the first test neither named the item nor left it out.
+
+    units: what all first tests of a user, and all second ones, cost of a budget at most.
+    """
+
+    units: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if sum(self.units) > BUDGET_UNITS:
+            raise ValueError(f"both tests must cost at most a user budget together, {BUDGET_UNITS} units.")
+
+
 def check_hits(hits: int, most_keys: int) -> None:
     """Raises ValueError unless the accountants can follow this many hits of a user under each of so many keys."""
     check_whole("hits_per_user", hits, 1)

@@ -21,7 +21,7 @@ from dp_transforms.accounting.price_list import PriceList, found_from, smallest_
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED, stated_from
 from dp_transforms.checks import shown
 from dp_transforms.errors import InputError
-from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Budget, PaidContributions, Rounds
+from dp_transforms.plan.records import MOST_CONTRIBUTIONS, Budget, PaidContributions, Rounds, SecondTest
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_USUAL = 3  # contributions of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 _LARGEST_ERROR = 0.01  # with which noise alone names an item in a window, however few there are
 _LEFT_OUT = 0.05  # of the probability with which an item in a window is missed
+# A stream tests each contribution twice, the first time with 30 % of a user budget, and leaves out what would hardly be
+# named. So a first and a second test pay for as many contributions as declared.
+SECOND_TEST = SecondTest(units=(3 * BUDGET_UNITS // 10, 7 * BUDGET_UNITS // 10))
+TESTS_OF_STREAM = 4  # times the most contributions
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many tests of a round have each a weight of their own
 
@@ -117,11 +121,27 @@ class RoundTerms(NamedTuple):
     raised: int = 0
 
 
+def tests_twice(most_contributions: int, use: str, *, has_public_items: bool, least_users: int | None) -> bool:
+    """Whether a plan has a second test: of streams, with open items alone, whose names may state no number."""
+    too_many = most_contributions * TESTS_OF_STREAM > MOST_CONTRIBUTIONS
+    return use == STREAM and not has_public_items and least_users is None and not too_many
+
+
 def likely_noise_of_run(budget: Budget, paid: PaidContributions, forget_after: int) -> int:
     """What a size that is stated in one round allows the noise of a sum to be (docs/guarantee.md, "Sizes")."""
     followed = 2 * forget_after * budget.max_users * paid.most_tests
     unheld = budget.domain_size * budget.schedule.horizon + followed
     return smallest_size_margin(paid.prices, paid.size_error, budget.max_users, unheld)
+
+
+def terms_of_test(plan: Plan, number: int) -> RoundTerms:
+    """Of the first or the second test of a stream, of items that are not followed. What stays a level below its
+    threshold in the first test is left out: that is a boundary of levels, which the price of a test covers."""
+    prices, units, paid = plan.prices_of_rounds[number], plan.units_of_rounds, plan.paid_contributions
+    # Named items that nobody adds to, and those with a first test that are left out (docs/proofs.md).
+    unheld = (2 * plan.followed_for + 1) * plan.max_users * (units[0] // prices.units[0])
+    likely_noise = smallest_size_margin(prices, paid.size_error / 2, plan.max_users, unheld, units[number])
+    return RoundTerms(plan.threshold, likely_noise, plan.largest_in_rounds[number], prices.spacing)
 
 
 def stated_threshold(budget: Budget, paid: PaidContributions, rounds: Rounds | None, forget_after: int) -> int:
@@ -214,13 +234,21 @@ def found_in_rounds(plan: Plan, number: int, probability: float, *, followed: bo
     return max(users, *(_found_from(plan, at, least, number, of_each) for at, least in asked))
 
 
+def found_in_two_tests(plan: Plan, number: int, probability: float, *, followed: bool) -> int:
+    """From how many users on the first test does not leave an item out, and the second one names it."""
+    threshold, missed = plan.followed_threshold if followed else plan.threshold, 1 - probability
+    least = max(1, threshold - plan.prices_of_rounds[0].spacing)
+    kept = _found_from(plan, 0, least, number, 1 - missed * _LEFT_OUT)
+    return max(1, kept, _found_from(plan, 1, threshold, number, 1 - missed * (1 - _LEFT_OUT)))
+
+
 def found_in_block(plan: Plan, number: int, probability: float) -> int:
     """The same of an item in a block, if each user has so many items in blocks."""
     return _found_from(plan, 0, plan.threshold, number, probability)
 
 
 def _found_from(plan: Plan, at: int, threshold: int, number: int, probability: float) -> int:
-    reserved = BUDGET_UNITS - plan.paid_rounds.units[at]
+    reserved = BUDGET_UNITS - plan.units_of_rounds[at]
     return found_from(plan.prices_of_rounds[at], threshold, number, probability, reserved=reserved)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import found_in_block, why_one_round
 from dp_transforms.views.report_words import counted
@@ -51,6 +52,8 @@ def why(plan: Plan, use: str) -> str:
     """Of a plan of contributions: whether they are tested in rounds, and why."""
     if plan.rounds is not None:
         return rounds_in_words(plan)
+    if plan.second_test is not None:
+        return second_test_in_words(plan)
     usual, most = plan.paid_contributions.usual_tests, plan.paid_contributions.most_tests
     number, also_open = plan.domain_size, plan.takes_open_items
     reason = why_one_round(plan.schedule, usual, most, use, public_items=number, also_open=also_open)
@@ -65,6 +68,14 @@ def rounds_in_words(plan: Plan) -> str:
         " windows of those that many users have. That usually finds more where items stay for several windows; an item"
         f" of one window alone is found from about {plan.found_from(few, FOUND):,} users on."
     )
+
+
+def second_test_in_words(plan: Plan) -> str:
+    first, _ = (units / BUDGET_UNITS for units in plan.units_of_rounds)
+    return (
+        f"A stream tests each contribution twice in its window: with {first:.0%} of a user budget first, and with the rest"
+        " once more what that neither names nor leaves out."
+    ).replace("%", " %")
 
 
 def _block_seconds(plan: Plan) -> int:
