@@ -74,8 +74,8 @@ def stages_of(
     if run.plan.second_test is not None:
         if is_replay or is_part:
             raise ValueError("a plan of a stream cannot be used with a replay. Make it with use='replay' or 'parts'.")
-        again = Stage(TestAgain, run, round=1)
-        return RunStages(Stage(WeighFirst, run), Stage(TestFirst, run), again)
+        again = Stage(NameAgain, run, round=1)
+        return RunStages(Stage(WeighFirst, run), Stage(NameFirst, run), again)
     if run.plan.contributions is None:
         users, items = BoundUsers, FindCandidates
     elif run.plan.rounds is not None:
@@ -265,7 +265,7 @@ class WeighFirst(SpendBudgets):
         return WeighedItems.of_contributions(contributions.select(paid), weights=weights[paid])
 
 
-class TestFirst(_FollowingStep):
+class NameFirst(_FollowingStep):
     """`WeighedItems` -> `FirstTests`. The state is what first tests have named lately."""
 
     TAKES = WeighedItems
@@ -287,7 +287,7 @@ class _SecondTests:
     followed: _Followed
 
 
-class TestAgain(_FollowingStep):
+class NameAgain(_FollowingStep):
     """`FirstTests` -> `NamedItems`: window after window each user spends its budget of second tests on what the first
     test has left undecided. What either test has named lately is drawn for in every window, unless the first test has
     named it there: also what that left out, and what nobody holds."""

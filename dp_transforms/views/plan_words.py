@@ -50,10 +50,8 @@ def found_from(plan: Plan, contributions: Iterable[int]) -> FoundFrom:
 
 def why(plan: Plan, use: str) -> str:
     """Of a plan of contributions: whether they are tested in rounds, and why."""
-    if plan.rounds is not None:
+    if len(plan.units_of_rounds) > 1:
         return rounds_in_words(plan)
-    if plan.second_test is not None:
-        return second_test_in_words(plan)
     usual, most = plan.paid_contributions.usual_tests, plan.paid_contributions.most_tests
     number, also_open = plan.domain_size, plan.takes_open_items
     reason = why_one_round(plan.schedule, usual, most, use, public_items=number, also_open=also_open)
@@ -61,21 +59,19 @@ def why(plan: Plan, use: str) -> str:
 
 
 def rounds_in_words(plan: Plan) -> str:
-    """What rounds do, and what they find less."""
+    """What rounds do, and what they find less; or the two tests of a stream."""
+    if plan.second_test is not None:
+        percent = 100 * plan.units_of_rounds[0] // BUDGET_UNITS
+        return (
+            f"Each contribution is tested twice in its window: with {percent} % of a user budget first; and what that"
+            " neither names nor leaves out, once more with the rest."
+        )
     few, _ = _usual(plan)
     return (
         f"Contributions are tested in rounds: first the items of {_duration(_block_seconds(plan))} together, then the"
         " windows of those that many users have. That usually finds more where items stay for several windows; an item"
         f" of one window alone is found from about {plan.found_from(few, FOUND):,} users on."
     )
-
-
-def second_test_in_words(plan: Plan) -> str:
-    first, _ = (units / BUDGET_UNITS for units in plan.units_of_rounds)
-    return (
-        f"A stream tests each contribution twice in its window: with {first:.0%} of a user budget first, and with the rest"
-        " once more what that neither names nor leaves out."
-    ).replace("%", " %")
 
 
 def _block_seconds(plan: Plan) -> int:
