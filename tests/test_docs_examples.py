@@ -195,7 +195,7 @@ def test_the_tables_of_budgets_are_what_plans_say():
     assert len(of_names) == 3
     month = WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600)
     epsilon, *found = of_names[1]
-    plan = Plan.for_contributions(epsilon=float(epsilon), delta=1e-9, schedule=month, use="stream")
+    plan = Plan.for_contributions(epsilon=float(epsilon), delta=1e-9, schedule=month, forget_after=168)
     assert [plan.found_from(pairs) for pairs in (1, 10, 100, 1000)] == [int(users) for users in found]
     ((day, of_month),) = re.findall(
         r"from (\d+) users on in a day of hours, ([\d,]+) in a month", " ".join(text.split())

@@ -46,6 +46,8 @@ _KNOWN = {**TOLD["looks-domain"].choices, "false_name_error": 0.05}
 MODES = {
     **TOLD,
     "looks-from-noise": Mode("looks", {**_NOISE, "false_name_error": 0.11}),
+    "looks-twice": Mode("looks-twice", {**_LOOKS, "usual_contributions": (1, 40), "false_name_error": 0.12}),
+    "looks-twice-sliding": Mode("looks-twice", _LOOKS, window_hours=3),
     "looks-least": Mode("looks", {**_LOOKS, "least_users": 5}),
     "looks-in-rounds-least": Mode("looks", {**_ROUNDS, "least_users": 5}),
     "looks-in-rounds": Mode("looks", _ROUNDS),

@@ -13,7 +13,8 @@ from dp_transforms.plan.records import Budget
 from dp_transforms.plan.rounds import rounds_of
 
 _CHOICES: dict[str, dict[str, Any]] = {
-    "looks": {"charge": "contributions", "use": "stream"},  # in one round
+    "looks": {"charge": "contributions", "false_name_error": 1e-5},  # in one round
+    "looks-twice": {"charge": "contributions", "use": "stream"},
     "hits": {"charge": "hits"},
     "hits-with-counts": {"charge": "hits", "counts": True},
     "kms21": {"charge": "hits", "noise": "printed"},

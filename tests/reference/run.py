@@ -12,6 +12,7 @@ from tests.reference.contributions import oracle_names, reports_of
 from tests.reference.hits import oracle_transcript
 from tests.reference.log import Event, Held
 from tests.reference.rounds import RoundsOracle
+from tests.reference.two_tests import TwoTestsOracle
 
 
 def reference(
@@ -34,5 +35,7 @@ def reference(
         return oracle_transcript(log, settings, SECRET, domain).reports
     if settings.rounds is not None:
         return reports_of(RoundsOracle(log, settings, keys, domain).names(ends), settings)
+    if settings.second_test is not None:
+        return reports_of(TwoTestsOracle(log, settings, keys).names(), settings)
     weights = (stream_weights if in_order else replay_weights)(log, settings, keys)
     return reports_of(oracle_names(weights, settings, keys, domain), settings)
