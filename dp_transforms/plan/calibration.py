@@ -226,9 +226,7 @@ def calibrate_contributions(
     if only_public:
         threshold = prices.noise.smallest_margin(name_error)
     else:
-        # The first round alone tests items that are not named yet.
-        open_units = BUDGET_UNITS if rounds is None else rounds.units[0]
-        threshold = smallest_open_threshold(prices, choice.delta_open, open_units=open_units)
+        threshold = smallest_open_threshold(prices, choice.delta_open, open_units=_open_units(rounds))
     error = DEFAULT_SIZE_ERROR if size_error is None else size_error
     paid = PaidContributions.of(prices, usual_contributions, error, least_users)
     stated = stated_threshold(budget, paid, rounds, forget_after)
@@ -389,9 +387,15 @@ def _check_contributions(plan: Plan, paid: PaidContributions) -> None:
             f"{paid.budget:.9g}. Calibrate the plan again."
         )
     if plan.shares.open is not None:
-        safe = smallest_open_threshold(paid.prices, plan.shares.open, open_units=units[0])
+        safe = smallest_open_threshold(paid.prices, plan.shares.open, open_units=_open_units(plan.rounds))
         if plan.threshold < safe:
             raise ValueError(f"threshold must be >= {safe} for the share open of delta, got {plan.threshold}.")
+
+
+def _open_units(rounds: Rounds | None) -> int:
+    """What a user can pay for tests of items that are not named yet: of the rounds the first one alone has some, but
+    the first and the second test of a stream both do."""
+    return BUDGET_UNITS if rounds is None else rounds.units[0]
 
 
 def _check_followed(plan: Plan) -> None:

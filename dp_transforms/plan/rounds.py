@@ -138,8 +138,8 @@ def terms_of_test(plan: Plan, number: int) -> RoundTerms:
     """Of the first or the second test of a stream, of items that are not followed. What stays a level below its
     threshold in the first test is left out: that is a boundary of levels, which the price of a test covers."""
     prices, units, paid = plan.prices_of_rounds[number], plan.units_of_rounds, plan.paid_contributions
-    # Named items that nobody adds to, and those with a first test that are left out (docs/proofs.md).
-    unheld = (2 * plan.followed_for + 1) * plan.max_users * (units[0] // prices.units[0])
+    # Only followed items are drawn for where nobody adds to them (docs/proofs.md, "Two tests in a stream").
+    unheld = 2 * plan.followed_for * plan.max_users * (units[0] // prices.units[0])
     likely_noise = smallest_size_margin(prices, paid.size_error / 2, plan.max_users, unheld, units[number])
     return RoundTerms(plan.threshold, likely_noise, plan.largest_in_rounds[number], prices.spacing)
 

@@ -1,5 +1,6 @@
 """Plans of mode `looks`, without and with hits: calibration, and what each field promises."""
 
+import dataclasses
 import math
 from fractions import Fraction
 
@@ -178,3 +179,30 @@ def test_users_pay_for_contributions_by_default():
         _ = short_looks_plan().charged_hits
     with pytest.raises(TypeError, match=r"has no argument 'surprise'\. Do you mean use\?"):
         plan_for(epsilon=2, delta=1e-9, schedule=HOURLY, surprise=1)
+
+
+def test_two_tests_of_a_stream_need_the_threshold_of_a_full_budget():
+    """Both test items that are not named yet (docs/proofs.md, "Two tests in a stream")."""
+    plan = short_looks_plan(use="stream")
+    prices, (first, _) = plan.contributions.prices, plan.second_test.units
+    safe, of_first = (smallest_open_threshold(prices, plan.delta_open, open_units=each) for each in (10**12, first))
+    assert plan.threshold == safe > of_first
+    with pytest.raises(ValueError, match=f"threshold must be >= {safe} for the share open"):
+        dataclasses.replace(plan, threshold=of_first)
+
+
+def test_sizes_of_two_tests_hold_by_their_own_sum():
+    """U max g(w) B_r/units(w) + D Pr[Z > z + k w_r] <= size_error/2, and z is the least such."""
+    plan = short_looks_plan(use="stream")
+    paid, noise, units = plan.contributions, plan.contributions.noise, plan.second_test.units
+    unheld = 2 * plan.followed_for * plan.max_users * (units[0] // paid.units[0])
+    for terms, budget in zip(plan.terms_of_tests, units, strict=True):
+        payable = [(w, cost) for w, cost in zip(paid.weights, paid.units, strict=True) if cost <= budget]
+        largest = max(w for w, _ in payable)
+        assert terms.largest_weight == largest
+
+        def false_sizes(z, payable=payable, largest=largest, budget=budget):
+            held = max(noise.upper_tail(z + 4 * (largest - w) + 1) * budget / cost for w, cost in payable)
+            return plan.max_users * held + unheld * noise.upper_tail(z + 4 * largest + 1)
+
+        assert false_sizes(terms.likely_noise) <= paid.size_error / 2 < false_sizes(terms.likely_noise - 2)
