@@ -54,7 +54,7 @@ class PlannedRun:
         # What all windows share of accounting is computed here, once, and travels with the plan. Workers compute what
         # depends on how many candidates a round draws for.
         _ = self.plan.fingerprint
-        _ = self.plan.epsilon_after_hits if self.plan.contributions is None else self.plan.likely_noise
+        _ = self.plan.epsilon_after_hits if self.plan.contributions is None else self.plan.terms_of_tests
 
     def of_key(self, key: str) -> PlannedRun:
         """The same run for one key of many, which takes the place of the stream."""
