@@ -51,7 +51,7 @@ hits-sliding                    | ~whole two      | ~early avro     | ~nothing
 hits-domain                     | ~twice two      | ~whole jsonl    | ~whole
 hits-with-counts                | again two       | ~late           | back
 looks-from-noise                | early five      | ~early parquet  | ~early
-looks-twice                     | -               | crumbs          | late
+looks-twice                     | -               | early           | late
 looks-twice-sliding             | -               | back            | ~early
 looks-least                     | ~again two      | crumbs          | ~twice
 looks-in-rounds-least           | ~twice two      | -               | -
