@@ -39,7 +39,7 @@ def step_of(mode, number=0, shards=SHARDS):
     step = (
         InOrderDoFn(stages.users, secret, shards, 1, shards),
         InOrderDoFn(stages.items, secret, shards, 1, 1),
-        ReportInOrderDoFn(MODES[mode], secret, 1),
+        ReportInOrderDoFn(stages, secret, 1),
     )[number]
     step.setup()
     return step

@@ -7,13 +7,13 @@ from typing import Any
 
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.plan.calibration import calibrate_contributions, checked_contributions
+from dp_transforms.plan.calibration import DEFAULT_FORGET_AFTER, calibrate_contributions, checked_contributions
 from dp_transforms.plan.plan import DEFAULT_MAX_ITEMS, DEFAULT_MAX_USERS, Plan, plan_for
 from dp_transforms.plan.records import Budget
 from dp_transforms.plan.rounds import rounds_of
 
 _CHOICES: dict[str, dict[str, Any]] = {
-    "looks": {"charge": "contributions", "false_name_error": 1e-5},  # in one round
+    "looks": {"charge": "contributions"},  # in one round, unless a use is given
     "looks-twice": {"charge": "contributions", "use": "stream"},
     "hits": {"charge": "hits"},
     "hits-with-counts": {"charge": "hits", "counts": True},
@@ -23,6 +23,8 @@ _CHOICES: dict[str, dict[str, Any]] = {
 
 def plan_of_mode(mode: str, **choices: Any) -> Plan:
     """choices: of `Plan.for_contributions` or `Plan.for_hits`."""
+    if mode == "looks" and "use" not in choices and (choices.get("public_items") is None or choices.get("also_open")):
+        choices = {"forget_after": min(DEFAULT_FORGET_AFTER, choices["schedule"].horizon), **choices}  # one round
     return plan_for(**{**_CHOICES[mode], **choices})
 
 
