@@ -17,7 +17,7 @@ from benchmarks.finding.logs import Found, Log, Whole
 from dp_transforms.plan.plan import Plan, plan_for
 
 EPSILON, DELTA = 2.0, 1e-9
-ONE_ROUND: dict[str, Any] = {"use": "stream"}
+ONE_ROUND: dict[str, Any] = {"false_name_error": 1e-5}  # the default
 IN_ROUNDS: dict[str, Any] = {}
 HITS: dict[str, Any] = {"charge": "hits", "hits_per_user": 3}
 HITS_WITH_COUNTS: dict[str, Any] = {"charge": "hits", "counts": True, "hits_per_user": 10}
@@ -64,7 +64,7 @@ def _nightly(choices: dict[str, Any]) -> Method:
 
 
 def _stream_order(log: Log, _: np.random.Generator) -> Chosen:
-    plan = _plan(log, ONE_ROUND)
+    plan = _plan(log, {"use": "stream"})
     return Chosen(f"T = {plan.threshold:,}", lambda: ours.stream_order(log, plan))
 
 

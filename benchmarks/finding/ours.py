@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,16 +15,12 @@ from benchmarks.finding.logs import Found, Log
 from benchmarks.processes import COMMAND, run_measured
 from dp_transforms import read_report
 from dp_transforms.core.contributions import Contributions
-from dp_transforms.core.item_namer import ItemNamer
-from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import FollowedItems
-from dp_transforms.core.user_budgets import UserBudgets
+from dp_transforms.core.planned_run import PlannedRun
+from dp_transforms.core.stage import Span
+from dp_transforms.core.steps import stages_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import format_utc
-from tests.helpers.trials import trial_of
-
-_WINDOWS_AT_ONCE = 64
 
 
 def replay(log: Log, plan: Plan, parts: int = 1) -> Found:
@@ -49,30 +47,25 @@ def replay(log: Log, plan: Plan, parts: int = 1) -> Found:
 
 
 def stream_order(log: Log, plan: Plan) -> Found:
-    """Window by window through the user budgets that a stream keeps, and the namer with followed items; one shard."""
-    settings = trial_of(plan, stream="events", run_id="bench")
-    keys = settings.stream_keys(secrets.token_bytes(32))
+    """Window by window through the steps of a stream; one shard."""
+    run, secret = PlannedRun(plan=plan, stream="events", run_id="bench"), secrets.token_bytes(32)
+    keys, steps = run.stream_keys(secret), [stage.start(secret) for stage in stages_of(run, None) if stage]
+    states = [step.restore([], 0) for step in steps]
     table, position = ItemTable.of_labels(pa.array(log.labels), keys.hash_items)
     hashes = keys.hash_users(pa.array(np.arange(len(log.contributions))).cast(pa.string()))[:, 0]
     by_hash = np.argsort(hashes)
     code_of_user = np.argsort(by_hash)
-    budgets, namer, followed = UserBudgets(settings, keys), ItemNamer(settings, keys), FollowedItems.none()
     rows_by_window = np.argsort(log.windows, kind="stable")
     bounds = np.searchsorted(log.windows[rows_by_window], np.arange(log.schedule.horizon + 1))
     windows, items = [], []
-    for first in range(0, log.schedule.horizon, _WINDOWS_AT_ONCE):
-        end = min(first + _WINDOWS_AT_ONCE, log.schedule.horizon)
-        sums = []
-        for window in range(first, end):
-            rows = rows_by_window[bounds[window] : bounds[window + 1]]
-            codes, places = code_of_user[log.users[rows]], position[log.items[rows]]
-            order = np.lexsort((codes, places))
-            if len(order):
-                columns = codes[order], np.full(len(order), window), places[order]
-                pairs = Contributions(hashes[by_hash], *columns, table).select(slice(None))
-                sums.append(ItemSums.of_weights(pairs, budgets.spend(pairs, window), keys))
-        named = namer.name_windows(ItemSums.merge(sums), followed, first, end)
-        followed = followed.after(named, end, settings.followed_for)
-        windows.append(named.windows)
-        items.append(log.codes_of(named.table.labels.to_pylist())[named.items])
+    for window in range(log.schedule.horizon):
+        rows = rows_by_window[bounds[window] : bounds[window + 1]]
+        codes, places = code_of_user[log.users[rows]], position[log.items[rows]]
+        order = np.lexsort((codes, places))
+        columns = codes[order], np.full(len(order), window), places[order]
+        sent: Any = Contributions(hashes[by_hash], *columns, table).select(slice(None))
+        for step, state in zip(steps, states, strict=True):
+            sent = step.process(state, sent, Span(window, window + 1), Counter())
+        windows.append(sent.windows)
+        items.append(log.codes_of(sent.table.labels.to_pylist())[sent.items])
     return Found.of_codes(log, np.concatenate(windows), np.concatenate(items))
