@@ -18,7 +18,7 @@ from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import Span
-from dp_transforms.core.steps import stages_of
+from dp_transforms.core.stages import stages_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import format_utc
 

@@ -20,7 +20,7 @@ from dp_transforms.core.named_items import NamedItems
 from dp_transforms.core.pack_contributions import MergeContributions
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import AtOnceStep, Partitioning, Sharding, WorkerStep
-from dp_transforms.core.steps import RunStages
+from dp_transforms.core.stages import RunStages
 from dp_transforms.core.window_report import WindowReport
 
 _Named = Sequence[tuple[KeyedCell, bytes]] | None  # in earlier rounds

@@ -39,8 +39,8 @@ from dp_transforms.core.stage import (
     packed_by_group,
     shards_of_items,
 )
+from dp_transforms.core.stages import RunStages
 from dp_transforms.core.state_chunks import Kind, entries_of_chunk, pack_chunk, unpack_chunk
-from dp_transforms.core.steps import RunStages
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports.report_records import RunEnded

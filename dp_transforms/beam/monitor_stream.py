@@ -38,7 +38,7 @@ from dp_transforms.core import operator_counts as names
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import Sharding, ToShard
-from dp_transforms.core.steps import stages_of
+from dp_transforms.core.stages import stages_of
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import Confirmation, PartitionPoller, Polling, Step, now_micros

@@ -19,7 +19,7 @@ from dp_transforms.checks import check_names
 from dp_transforms.core.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.core.public_items import PublicItems, PublicItemsSource
 from dp_transforms.core.stage import Partitioning, Sharding
-from dp_transforms.core.steps import stages_of
+from dp_transforms.core.stages import stages_of
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 

@@ -17,7 +17,9 @@ contributions          which items each user holds in each window; which of them
 pack_contributions     events -> the same, packed, by window and shard of users
 stage                  what a step is, how its work is cut, what travels, and how it runs on groups
 steps                  users: what they hold -> what they add to each item; items: what all add -> what is named, or may
-                       be; which steps a run has
+                       be
+two_tests              the same of a stream that tests each contribution twice
+stages                 which steps a run has
 user_budgets           users pay for tests: the weights of a stream, at each user's pace, and what it has left
 item_sums              what users add to an item in a window: one sum, or its holders
 noise_table            exact inversion of 128-bit uniforms by a table of tails, and the same draws from bounds in floats

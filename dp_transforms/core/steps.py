@@ -1,6 +1,5 @@
 """The steps of a run: what users hold -> what they add to each item -> what is named, or may be. Every driver runs
-these. `stages_of` says which ones a run has, by what its users pay for; ThresholdMonitorEvolving has `BoundUsers` and
-`FindCandidates`.
+these; which ones a run has is in `core.stages`, and those of a stream that tests twice are in `core.two_tests`.
 
 Where tests of contributions come in rounds over blocks of windows, both steps are run once for each round, and get what
 was named before. Which items are drawn for, held or not, is in docs/proofs.md, "Public items beside open ones".
@@ -11,7 +10,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,66 +22,22 @@ from dp_transforms.core.contributions import Contributions, bound_contributions,
 from dp_transforms.core.heavy_hitter_monitor import find_candidates
 from dp_transforms.core.hit_noise import query_noise
 from dp_transforms.core.item_namer import ItemNamer
-from dp_transforms.core.item_sums import ItemHolders, ItemSums, WeighedItems
+from dp_transforms.core.item_sums import ItemHolders, ItemSums
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.named_items import FirstTests, FollowedItems, NamedItems
+from dp_transforms.core.named_items import FollowedItems, NamedItems
 from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
-from dp_transforms.core.planned_run import PlannedRun
-from dp_transforms.core.public_items import EmptyItems, PublicItemsSource
+from dp_transforms.core.public_items import EmptyItems
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.round_candidates import Candidates, WindowBlocks
-from dp_transforms.core.stage import Counts, Messages, Sent, Span, Stage, Step
+from dp_transforms.core.stage import Counts, Messages, Sent, Span, Step
 from dp_transforms.core.state_chunks import Kind
-from dp_transforms.core.user_budgets import ENTRY_BYTES, BudgetEntries, UserBudgets
+from dp_transforms.core.user_budgets import ENTRY_BYTES, UserBudgets
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import public_threshold
 
 Whole = npt.NDArray[np.int64]
 Weighed = tuple[Contributions, Whole]
 """The contributions that are tested, and the weight of each, 0 for one that is not paid."""
-
-
-class RunStages(NamedTuple):
-    """What users add, and what is found among items. What is named is then published as it is
-    (`NamedItems.window_reports`); where users pay for hits, ThresholdMonitorEvolving tests the candidates. again: of a
-    stream that tests contributions twice, the second test."""
-
-    users: Stage
-    items: Stage
-    again: Stage | None = None
-
-    def in_rounds(self) -> Iterator[tuple[str, Stage, Stage]]:
-        """Users and items in each round, and what tells their steps apart; once where there are no rounds."""
-        rounds = len(self.users.run.plan.units_of_rounds)
-        for number in range(rounds):
-            users, items = (dataclasses.replace(stage, round=number) for stage in (self.users, self.items))
-            yield str(number) if rounds > 1 else "", users, items
-
-
-def stages_of(
-    run: PlannedRun, public_items: PublicItemsSource | None, *, is_replay: bool = False, is_part: bool = False
-) -> RunStages:
-    """is_replay: the whole run at once, so that later events are known. is_part: one part of a run at once. Neither: a
-    stream, window after window."""
-    users: type[Step]
-    items: type[Step]
-    if run.plan.rounds is not None and not (is_replay or is_part):
-        raise ValueError(
-            "a plan with rounds cannot be used with a stream: they go over all windows of a day again and again. Make"
-            " it with use='stream'."
-        )
-    if run.plan.second_test is not None:
-        if is_replay or is_part:
-            raise ValueError("a plan of a stream cannot be used with a replay. Make it with use='replay' or 'parts'.")
-        again = Stage(NameAgain, run, round=1)
-        return RunStages(Stage(WeighFirst, run), Stage(NameFirst, run), again)
-    if run.plan.contributions is None:
-        users, items = BoundUsers, FindCandidates
-    elif run.plan.rounds is not None:
-        users, items = WeighRound, NameRound
-    else:
-        users, items = WeighReplay if is_replay else SpendBudgets, NameItems
-    return RunStages(Stage(users, run), Stage(items, run, public_items))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -189,14 +144,14 @@ def _are_of(items: ItemTable, sums: ItemSums) -> npt.NDArray[np.bool_]:
 
 
 @dataclasses.dataclass
-class _Followed:
+class Followed:
     """The followed items of a shard; what was named since the window ``first`` has changed."""
 
     items: FollowedItems
     first: int
 
     @classmethod
-    def before(cls, plan: Plan, entries: Sequence[FollowedItems], first: int) -> _Followed:
+    def before(cls, plan: Plan, entries: Sequence[FollowedItems], first: int) -> Followed:
         """Of what was stored. Raises ValueError for entries that no run of this plan can have made."""
         items = FollowedItems.merge(entries).since(first - plan.followed_for)
         check_unpacked(bool((items.last_named < first).all() and (items.last_named >= 0).all()))
@@ -209,7 +164,7 @@ class _Followed:
         return self.items.to_chunks()
 
 
-class _FollowingStep(Step):
+class FollowingStep(Step):
     """Items that were named lately are tested in every window, held or not; they are the state."""
 
     KIND = Kind.FOLLOWED
@@ -223,13 +178,13 @@ class _FollowingStep(Step):
         return self.public_items is not None or self.plan.followed is not None
 
     def restore(self, entries: Sequence[Any], first: int) -> Any:
-        return _Followed.before(self.plan, entries, first)
+        return Followed.before(self.plan, entries, first)
 
     def measures(self, state: Any) -> dict[str, int]:
         return {} if self.plan.followed is None else {FOLLOWED_ITEMS: len(state.items)}
 
 
-class NameItems(_FollowingStep):
+class NameItems(FollowingStep):
     """`ItemSums` -> `NamedItems` (`core.item_namer`). Public items are tested in every window, too."""
 
     TAKES = ItemSums
@@ -239,7 +194,7 @@ class NameItems(_FollowingStep):
         items, uniforms = self.public_items, self.keys.empty_item_uniforms()
         return None if items is None else EmptyItems(items, self._namer.empty_item_tail, uniforms)
 
-    def process(self, state: _Followed, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
+    def process(self, state: Followed, columns: ItemSums, span: Span, counts: Counts, *named: Messages) -> NamedItems:
         public = NamedItems.none()
         if self.public_items is not None and self._empty is not None:
             columns = ItemSums.merge([columns, self._empty.without_sums(*dataclasses.astuple(span))])
@@ -249,84 +204,6 @@ class NameItems(_FollowingStep):
         if self.plan.followed is not None:
             state.items = state.items.after(found, span.end, self.plan.followed_for)
         return NamedItems.merge([public, found])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The same twice, in a stream: a small test of all contributions, and another one of what it leaves undecided
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class WeighFirst(SpendBudgets):
-    """`Contributions` -> `WeighedItems`: what each user adds in the first test. What it cannot pay for has no second
-    test either: else another user's lone item could make it pay there (docs/proofs.md, "Two tests in a stream")."""
-
-    def added(self, contributions: Contributions, weights: Whole) -> Sent:
-        paid = np.flatnonzero(weights)
-        return WeighedItems.of_contributions(contributions.select(paid), weights=weights[paid])
-
-
-class NameFirst(_FollowingStep):
-    """`WeighedItems` -> `FirstTests`. The state is what first tests have named lately."""
-
-    TAKES = WeighedItems
-
-    def process(
-        self, state: _Followed, columns: WeighedItems, span: Span, counts: Counts, *named: Messages
-    ) -> FirstTests:
-        sums = columns.sums(self.keys)
-        found, undecided = self._namer.test_windows(sums, state.items, span.first, span.end)
-        state.items = state.items.after(found, span.end, self.plan.followed_for)
-        return FirstTests.of(found, columns.select(undecided))
-
-
-@dataclasses.dataclass
-class _SecondTests:
-    """What users have left for second tests, and what was named lately by either test."""
-
-    budgets: UserBudgets
-    followed: _Followed
-
-
-class NameAgain(_FollowingStep):
-    """`FirstTests` -> `NamedItems`: window after window each user spends its budget of second tests on what the first
-    test has left undecided. What either test has named lately is drawn for in every window, unless the first test has
-    named it there: also what that left out, and what nobody holds."""
-
-    TAKES = FirstTests
-    KIND = Kind.budgets_of_round(1)
-
-    def restore(self, entries: Sequence[Any], first: int) -> _SecondTests:
-        budgets = [each for each in entries if isinstance(each, BudgetEntries)]
-        followed = [each for each in entries if isinstance(each, FollowedItems)]
-        paid = UserBudgets(self.plan, self.keys, budgets, first, self.round)
-        return _SecondTests(paid, _Followed.before(self.plan, followed, first))
-
-    def process(self, state: _SecondTests, columns: FirstTests, span: Span, counts: Counts, *named: Messages) -> Sent:
-        found, first_tests = [NamedItems.none()], dict(columns.by_group(columns.windows))
-        for window in range(span.first, span.end):
-            of_window = first_tests.get(window, FirstTests.none())
-            named_first, undecided = of_window.named(), of_window.undecided().contributions()
-            weights = state.budgets.spend(undecided, window)
-            sums = ItemSums.of_weights(undecided, weights, self.keys)
-            followed = state.followed.items
-            drawn = followed.without(named_first)
-            again = self._namer.name_windows(sums, drawn, window, window + 1)
-            both = NamedItems.merge([named_first, again])
-            state.followed.items = followed.after(both, window + 1, self.plan.followed_for)
-            found.append(both)
-        return NamedItems.merge(found)
-
-    def delta(self, state: _SecondTests) -> list[tuple[Kind, bytes]]:
-        return self._chunks(state.budgets.delta(), state.followed.delta())
-
-    def chunks(self, state: _SecondTests) -> list[tuple[Kind, bytes]]:
-        return self._chunks(state.budgets.chunks(), state.followed.chunks())
-
-    def _chunks(self, budgets: Iterable[bytes], followed: Iterable[bytes]) -> list[tuple[Kind, bytes]]:
-        return [*((self.KIND, chunk) for chunk in budgets), *((Kind.FOLLOWED, chunk) for chunk in followed)]
-
-    def measures(self, state: _SecondTests) -> dict[str, int]:
-        return {BUDGET_STATE_BYTES: ENTRY_BYTES * len(state.budgets), FOLLOWED_ITEMS: len(state.followed.items)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ from dp_transforms.core.planned_run import PlannedRun, RunPart
 from dp_transforms.core.public_items import PublicItemsSource
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import AtOnceStep, GroupKey, Partitioning, Sharding, StateChunk, Work, WorkerStep
+from dp_transforms.core.stages import stages_of
 from dp_transforms.core.state_chunks import Kind, hit_bound_chunk, pack_by_bucket
-from dp_transforms.core.steps import stages_of
 from dp_transforms.core.window_report import WindowReport
 from dp_transforms.local.pool import Blob, Done, ThisProcess, faults_of_steps
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined

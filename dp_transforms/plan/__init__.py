@@ -8,5 +8,6 @@ Read `plan` and `records` first. Each module below imports only those above it.
 - `records`: what a plan is made of; a choice that was not made has no record.
 - `rounds`: whether contributions are tested in rounds, and the thresholds and stated sizes of these.
 - `calibration`: the search for the records of a plan.
-- `plan`: `Plan`; calibrates it, checks that it keeps its promise, and reads it as hostile input.
+- `check`: whether a plan keeps its promise.
+- `plan`: `Plan`; makes it, has it checked, and reads it as hostile input.
 """

@@ -24,10 +24,10 @@ from dp_transforms.plan.calibration import (
     EXACT,
     calibrate_contributions,
     calibrate_hits,
-    check_plan,
     checked_contributions,
     mode_of,
 )
+from dp_transforms.plan.check import check_plan
 from dp_transforms.plan.records import (
     Budget,
     ChargedHits,

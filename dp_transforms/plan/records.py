@@ -1,6 +1,6 @@
 """The records of a plan: each is one choice with all its numbers, and a choice that was not made has no record.
 
-A record checks by itself what it can tell alone, when it is built or read; `calibration` checks what records must be to
+A record checks by itself what it can tell alone, when it is built or read; `check` asks what records must be to
 each other, and so that the plan keeps its promise.
 """
 

@@ -15,7 +15,7 @@ from dp_transforms.beam.in_order import InOrderDoFn, ReleaseStagesInOrder, Repor
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.core.pack_contributions import contributions_of_events
 from dp_transforms.core.stage import ToShard, messages_of
-from dp_transforms.core.steps import stages_of
+from dp_transforms.core.stages import stages_of
 from dp_transforms.errors import StreamError
 from tests.helpers.beam_pipelines import Collected, Script, holders, local_pipeline
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer

@@ -12,8 +12,8 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.named_items import FirstTests, NamedItems
 from dp_transforms.core.planned_run import PlannedRun
 from dp_transforms.core.stage import Span
+from dp_transforms.core.stages import stages_of
 from dp_transforms.core.state_chunks import Kind, entries_of_chunk
-from dp_transforms.core.steps import stages_of
 from tests.helpers.modes import plan_of_mode
 from tests.helpers.small_runs import SECRET
 

@@ -5,7 +5,7 @@ import pytest
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_RANGE
 from dp_transforms.core.planned_run import PlannedRun, RunPart
-from dp_transforms.core.steps import stages_of
+from dp_transforms.core.stages import stages_of
 from dp_transforms.local.pool import ProcessPool, ThisProcess
 from dp_transforms.local.replay import LocalReplay
 from dp_transforms.runs.state_file import StateFile, StoredPart

@@ -21,7 +21,7 @@ from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from dp_transforms.core import steps
+from dp_transforms.core import two_tests
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_namer import ItemNamer
 from dp_transforms.core.item_sums import ItemSums, WeighedItems
@@ -124,9 +124,9 @@ class RecordingNamer(ItemNamer):
 class Game:
     """One log, and all that each test of each window of a stream of it can find."""
 
-    users: type[steps.WeighFirst] = steps.WeighFirst
-    first: type[steps.NameFirst] = steps.NameFirst
-    second: type[steps.NameAgain] = steps.NameAgain
+    users: type[two_tests.WeighFirst] = two_tests.WeighFirst
+    first: type[two_tests.NameFirst] = two_tests.NameFirst
+    second: type[two_tests.NameAgain] = two_tests.NameAgain
 
     def __init__(self, held: Held, trial: TrialPlan) -> None:
         keys: Any = KeysOfTests(trial)
@@ -160,7 +160,7 @@ class Game:
 
         return outcomes_of(run, draws)
 
-    def _test_first(self, step: steps.NameFirst, window: int, before: Between) -> tuple[Any, Between]:
+    def _test_first(self, step: two_tests.NameFirst, window: int, before: Between) -> tuple[Any, Between]:
         weighed = self._weighed[window]
         state = step.restore([entries_of_chunk(*chunk) for chunk in before.first], window)
         found = step.process(state, weighed, Span(window, window + 1), Counter())
@@ -170,7 +170,7 @@ class Game:
         after = before._replace(first=tuple(step.chunks(state)), spent=spent, found=bytes(found.to_bytes()))
         return shown, after._replace(left_out=frozenset(items - undecided))
 
-    def _test_again(self, step: steps.NameAgain, window: int, before: Between) -> tuple[Any, Between]:
+    def _test_again(self, step: two_tests.NameAgain, window: int, before: Between) -> tuple[Any, Between]:
         state, paid = step.restore([entries_of_chunk(*chunk) for chunk in before.second], window), list[Any]()
         spend = state.budgets.spend
 
@@ -284,7 +284,7 @@ def test_an_item_of_one_user_is_named_by_one_test_or_the_other() -> None:
 # --- Planted faults
 
 
-class AllHolders(steps.WeighFirst):
+class AllHolders(two_tests.WeighFirst):
     """Who has weight 0 in the first test has a second one."""
 
     def process(self, state: Any, columns: Contributions, span: Span, *rest: Any) -> WeighedItems:
