@@ -21,7 +21,7 @@ from dp_transforms.cli.options import (
 from dp_transforms.errors import UserError
 from dp_transforms.plan.calibration import DEFAULT_MAX_ITEMS_PER_USER, DEFAULT_MOST_TESTS, DEFAULT_USUAL_TESTS
 from dp_transforms.plan.plan import CHARGES, HITS, Plan, plan_for
-from dp_transforms.plan.rounds import REPLAY
+from dp_transforms.plan.rounds import REPLAY, STREAM
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.files import read_file
 from dp_transforms.stores.remote_files import UrlError
@@ -143,6 +143,14 @@ def plan_of_command(options: Options, use: str) -> Plan:
     if options.plan_file is None:
         return plan_from_options(options, use)
     plan = read_plan(options.plan_file)
+    if use == STREAM and plan.rounds is not None:
+        raise UserError(
+            "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
+            " again. Make one with `shh plan stream`."
+        )
+    if use != STREAM and plan.second_test is not None:
+        of_use = "shh plan" if use == REPLAY else f"shh plan {use}"
+        raise UserError(f"--plan is for a stream: it tests contributions twice in a window. Make one with `{of_use}`.")
     if options.public_items is None and plan.domain_size:
         raise UserError(f"the plan has {plan.domain_size:,} public items. Give the list of them with --public-items.")
     if options.public_items is not None and not plan.domain_size:

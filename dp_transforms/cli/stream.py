@@ -158,11 +158,6 @@ def command(options: Options) -> None:
             raise UserError("a job on Dataflow is built by pipelines/live_stream.py (runners/dataflow).")
         _check_places(options, is_here=is_here)
         plan = plan_of_command(options, STREAM)
-        if plan.rounds is not None:
-            raise UserError(
-                "--plan is for a replay: it tests contributions in rounds, which go over all windows of a day again and"
-                " again. Make one with `shh plan stream`."
-            )
         key = options.noise_key_file and KeyFile(options.noise_key_file)
         if key and (is_here or os.path.exists(key.path)):  # else a mount of the workers, who check it
             key.get_secret_bytes()

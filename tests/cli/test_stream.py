@@ -88,9 +88,17 @@ def test_what_is_wrong_is_told_before_anything_starts(folder, line):
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_plan_in_rounds_is_for_replays(folder):
-    assert shh("plan", *PLAN[:-3], "--usual-contributions", 1, 10, "--output", "plan.json").returncode == 0
+def test_a_plan_in_rounds_is_for_replays_and_one_of_two_tests_for_streams(folder):
+    """Whose budget is not spent by the mistake."""
+    for use, output in (((), "plan.json"), (("stream",), "stream.json")):
+        made = shh("plan", *use, *PLAN[:-3], "--usual-contributions", 1, 10, "--output", output)
+        assert made.returncode == 0
     assert "--plan is for a replay" in shh("stream", *FOLDER, *OUT, "--plan", "plan.json").stderr
+    ledger = ("--ledger", "l", "--population", "p", "--caps", 9, 1e-3)
+    for more, made_by in (((), "`shh plan`"), (("--state", "state", *KEY), "`shh plan parts`")):
+        refused = shh("replay", "clicks.csv", "--plan", "stream.json", "--output", "r.avro", *ledger, *more)
+        assert re.search(f"--plan is for a stream.*{made_by}", refused.stderr), refused.stderr
+    assert not (folder / "l").exists()
 
 
 def test_a_run_goes_on_with_its_own_plan_and_stream_and_from_what_its_runner_stored_alone(folder):

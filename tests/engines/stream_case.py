@@ -25,6 +25,7 @@ from dp_transforms.core.window_report import WindowReport
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import SecondTest
 from dp_transforms.reports import ReportFolder, ReportHeader
 from dp_transforms.reports.report_records import RunEnded
 from examples.engines.flink_rest import ENDED
@@ -96,9 +97,9 @@ def plain_reports(reports: Sequence[WindowReport]) -> list[tuple]:
 @functools.lru_cache(maxsize=8)
 def history_case(mode: str, prefix: str = "") -> StreamCase:
     """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay,
-    and in mode looks some still have a full purse, and others an empty one. There many items are named in one
-    window and never held again: noise alone names each in one of the four windows after it with a probability of 40 %,
-    and none of them with one of 5e-6.
+    and in mode looks, with two tests, some still have a full budget, and others an empty one. There many items are
+    named in one window and never held again: noise alone names each in one of the four windows after it with a
+    probability of 40 %, and none of them with one of 5e-6.
 
     Among the events are repeated ones, some of other partitions too; some before the range; some from the future, which
     must move no clock; some that are late in every partition; records that cannot be read. The last event of each
@@ -106,7 +107,8 @@ def history_case(mode: str, prefix: str = "") -> StreamCase:
     """
     source = random.Random(3)  # one of those for which each lost or doubled charge shows
     if mode == "looks":
-        plan: Plan = small_looks_plan(24, most_tests=8, forget_after=4, known_error=0.12)
+        once: Plan = small_looks_plan(24, most_tests=24, forget_after=4, known_error=0.06)
+        plan = dataclasses.replace(once, second_test=SecondTest(units=(4 * 10**11, 6 * 10**11)))
     else:
         plan = small_plan(24, mode=mode, hits_per_user=2)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
