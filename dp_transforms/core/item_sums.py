@@ -182,6 +182,10 @@ class WeighedItems(ItemHolders):
 
     SCHEMA: ClassVar = {**ItemHolders.SCHEMA, "weights": Column(WHOLE, of="holder")}
 
+    def check(self) -> None:
+        super().check()
+        check_unpacked(bool((self.counts > 0).all() and (self.weights > 0).all()))
+
     def sums(self, keys: StreamKeys) -> ItemSums:
         if not len(self):
             return ItemSums.none()

@@ -18,5 +18,5 @@ WINDOWS_CLOSED = "windows_closed"  # by the monitor, also without heavy items
 # Gauges of streams.
 CLOCK_LAG_SECONDS = "clock_lag_seconds"  # how far the clock of a partition is behind the wall clock, at most
 COUNTER_STATE_BYTES = "counter_state_bytes"  # the hits of all users who were ever charged
-BUDGET_STATE_BYTES = "budget_state_bytes"  # of one shard of users: what is left to all users who were ever seen
-FOLLOWED_ITEMS = "known_items"  # of one shard of items: what was named lately
+BUDGET_STATE_BYTES = "budget_state_bytes"  # of a shard of users, or for second tests of all: what is left to them
+FOLLOWED_ITEMS = "known_items"  # of a shard of items, or in second tests of all: what was named lately

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_sums import ItemSums, WeighedItems
 from dp_transforms.core.named_items import FirstTests, FollowedItems, NamedItems
-from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, FOLLOWED_ITEMS
+from dp_transforms.core.operator_counts import BUDGET_STATE_BYTES, CONTRIBUTIONS_UNPAID, FOLLOWED_ITEMS
 from dp_transforms.core.stage import Counts, Messages, Sent, Span
 from dp_transforms.core.state_chunks import Kind
 from dp_transforms.core.steps import Followed, FollowingStep, SpendBudgets
@@ -77,6 +77,7 @@ class NameAgain(FollowingStep):
             of_window = first_tests.get(window, FirstTests.none())
             named_first, undecided = of_window.named(), of_window.undecided().contributions()
             weights = state.budgets.spend(undecided, window)
+            counts[CONTRIBUTIONS_UNPAID] += int((weights == 0).sum())
             sums = ItemSums.of_weights(undecided, weights, self.keys)
             followed = state.followed.items
             drawn = followed.without(named_first)

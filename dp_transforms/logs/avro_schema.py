@@ -112,7 +112,7 @@ def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> 
         schema = json.loads(text)
         names = [str(field["name"]) for field in schema["fields"]]
         types, branches = zip(*(_field(field["type"]) for field in schema["fields"]), strict=True)
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise EventFileError(path, _NOT_FLAT) from None
     if fields is not None:
         check_fields_present(path, names, fields, has_schema=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dp_transforms.accounting.accountants import hash_delta, sampling_delta
 from dp_transforms.accounting.charged_hits import (
@@ -53,9 +53,6 @@ from dp_transforms.plan.rounds import (
     rounds_by_shape,
     stated_threshold,
 )
-
-if TYPE_CHECKING:
-    pass
 
 EXACT = "exact"  # noise of hits: the least for the budget; or `PRINTED`, as in [KMS21]
 DEFAULT_USUAL_TESTS, DEFAULT_MOST_TESTS = (1, 1000), 3000

@@ -160,6 +160,7 @@ for _n in range(1, 25):
         {"type": "array", "items": {"type": "fixed", "name": "Z", "size": 0}},
         *({"type": "fixed", "name": "Z", "size": size} for size in (2**40, -1)),
         *("no.such.type", [["null"]], [], 7, {"type": "record", "name": "Z", "fields": 7}),
+        {"type": "enum", "name": "Z", "symbols": [1]},
         *({"type": "enum", "name": ["Z"]}, None, ["null", {"type": "map", "values": "double"}]),
     ],
     ids=str,
