@@ -122,6 +122,8 @@ class ProcessPool(ThisProcess):
         if failed:
             for process in list((self._executor._processes or {}).values()):
                 process.kill()
+            # Who reads what they hand back would wait for the rest of it, as long as anybody could write it.
+            self._executor._result_queue._writer.close()  # type: ignore[attr-defined]
         self._executor.shutdown(cancel_futures=True)
 
 

@@ -31,6 +31,7 @@ from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
 
 
@@ -170,6 +171,24 @@ def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(request_of, t
 
 
 STARTED = "import os, sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
+
+
+class Large:
+    """A step whose outputs are longer than a pipe takes at once."""
+
+    def start(self, secret):
+        return lambda element, counts: iter([(element, bytes(30_000_000))])
+
+
+def test_a_run_that_fails_ends_also_while_workers_hand_back_what_they_made():
+    """Each is killed in the middle of it: nobody waits for the rest."""
+    script = (
+        "import sys; sys.path.insert(0, '.'); from tests.local.test_pool import *\n"
+        "if __name__ == '__main__':\n    with ProcessPool(2, 0, b's' * 32) as workers:\n"
+        "        next(iter(workers.run(Large(), range(40)))); raise SystemExit(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60, capture_output=True)
+    assert done.returncode == 3, done.stderr
 
 
 def test_a_full_disk_fails_the_run_in_one_line(request_of, tmp_path):
