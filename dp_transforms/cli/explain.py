@@ -90,10 +90,8 @@ def _say_promise(plan: Plan | None, reports: Sequence[WindowReport], header: Rep
     if budget is not None:
         _say("What is promised to each person", in_three_sentences(budget))
     if plan is not None:
-        _say(
-            "What it finds, and what not",
-            [in_a_sentence(plan), *map(rounds_in_words, [plan] * (len(plan.units_of_rounds) > 1))],
-        )
+        rounds = [rounds_in_words(plan)] if len(plan.units_of_rounds) > 1 else []
+        _say("What it finds, and what not", [in_a_sentence(plan), *rounds])
     of_what = "a report of this plan" if header is None else "this report"
     _say(f"You may, with {of_what}", may_be_done(plan))
     _say("You must not conclude", must_not_be_concluded(plan))

@@ -155,8 +155,9 @@ def _names_lines(plan: Plan, paid: PaidContributions) -> list[tuple[str, str]]:
         most = [units // prices.units[0] for units, prices in zip(plan.units_of_rounds, of_rounds, strict=True)]
         scales = ", ".join(f"{paid.scale / weight:.2f}" for weight in plan.largest_in_rounds)
         shapes = ", ".join(f"{prices.noise.shape:g}" for prices in of_rounds)
-        noise = f"exp(-|x / s|^p), s = {scales} and p = {shapes} in the rounds"
-        counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
+        where = "in the rounds" if plan.second_test is None else "in the first and the second test"
+        noise = f"exp(-|x / s|^p), s = {scales} and p = {shapes} {where}"
+        counting = f"at most {', '.join(f'{each:,}' for each in most)} of a user {where}"
     if not plan.takes_open_items:
         followed = "all"
     elif plan.followed is not None:

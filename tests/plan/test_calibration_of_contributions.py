@@ -11,7 +11,9 @@ import pytest
 from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, stated_users
 from dp_transforms.core.public_items import PublicItems
+from dp_transforms.plan import rounds
 from dp_transforms.plan.plan import Plan, plan_for
+from dp_transforms.plan.rounds import SECOND_TEST
 from tests.helpers.calibrated_plans import (
     COUNTS,
     DOMAIN,
@@ -190,6 +192,32 @@ def test_two_tests_of_a_stream_need_the_threshold_of_a_full_budget():
     assert plan.threshold == safe > of_first
     with pytest.raises(ValueError, match=f"threshold must be >= {safe} for the share open"):
         dataclasses.replace(plan, threshold=of_first)
+
+
+@pytest.mark.parametrize(
+    ("choices", "is_twice"),
+    [
+        ({}, True),
+        ({"forget_after": 0}, True),
+        ({"least_users": 5}, False),
+        ({"public_items": DOMAIN}, False),
+        ({"public_items": DOMAIN, "also_open": True}, False),
+        ({"use": "parts", "forget_after": 3}, False),
+    ],
+)
+def test_a_stream_tests_twice_but_for_public_items_least_users_and_too_many_contributions(choices, is_twice):
+    plan = short_looks_plan(**{"use": "stream", **choices})
+    assert (plan.second_test is not None) == is_twice
+    if is_twice and plan.followed is not None:
+        assert 0.9e-5 < plan.false_name_error <= 1e-5  # of both draws of a window together
+    if choices.keys() & {"public_items", "least_users"}:
+        with pytest.raises(ValueError, match="a second test is of contributions, without"):
+            dataclasses.replace(plan, second_test=SECOND_TEST)
+
+
+def test_two_tests_are_of_no_more_contributions_than_a_plan_may_have():
+    for most, is_twice in ((25_000, True), (25_001, False)):
+        assert rounds.tests_twice(most, "stream", has_public_items=False, least_users=None) == is_twice
 
 
 def test_sizes_of_two_tests_hold_by_their_own_sum():
