@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import runpy
 
 from dp_transforms import Plan, WindowSchedule
-from tests.helpers.shh_process import run_python
+from examples.demos.demo import demo
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -22,7 +23,7 @@ def test_the_table_of_the_readme_has_the_figures_of_the_benchmark():
     assert all(f"| {found}; {share} |" in measured for found, share in rows)
 
 
-def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
+def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path, monkeypatch, capfd):
     """The same lines with a folder as source, on Beam's local runner, over one window of the past."""
     (pipeline,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
     for shown, here in (
@@ -45,19 +46,23 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path):
     plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule)
     (tmp_path / "plan.json").write_text(plan.to_json())
     key_file(tmp_path)
-    result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120"})
-    assert result.returncode == 0, result.stderr
-    (size,) = re.findall(r"HeavyHitter\(item='news', .*?at_least_users=(\d+)", result.stdout)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("example.py")
+    said = capfd.readouterr().out
+    (size,) = re.findall(r"HeavyHitter\(item='news', .*?at_least_users=(\d+)", said)
     assert 250 < int(size) <= 300
-    assert "RunEnded(stream='events', windows=1, reports=1)" in result.stdout
+    assert "RunEnded(stream='events', windows=1, reports=1)" in said
 
 
-def test_the_demo_runs_the_job_of_the_readme_and_replays_a_log(tmp_path):
+def test_the_demo_runs_the_job_of_the_readme_and_replays_a_log(tmp_path, monkeypatch, capfd):
     """The job prints what the README shows. Noise differs: by 450 readers with a probability below 1e-9, at 21 times
     its scale."""
-    result = run_python("-m", "examples.demos.demo", cwd=tmp_path, environment={"COLUMNS": "120", **NO_NETWORK})
-    assert result.returncode == 0, result.stderr
-    hits, _, report, page = re.split(r"^\$ .*$", result.stdout, flags=re.MULTILINE)[1:]
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"COLUMNS": "120", **NO_NETWORK}.items():
+        monkeypatch.setenv(name, value)
+    demo()
+    said = capfd.readouterr().out
+    hits, _, report, page = re.split(r"^\$ .*$", said, flags=re.MULTILINE)[1:]
     (shown,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
     lines = [re.findall(r"^DE ([\d,]+) readers, epsilon ([\d.]+)$", text, re.M) for text in (shown, hits)]
     assert [spent for _, spent in lines[0]] == [spent for _, spent in lines[1]]
@@ -69,4 +74,4 @@ def test_the_demo_runs_the_job_of_the_readme_and_replays_a_log(tmp_path):
     assert int(named.replace(",", "")) > 500
     written = ["clicks.parquet", "job.py", "page.html", "report.avro"]
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == written
-    assert f"Open {tmp_path / 'demo' / 'page.html'} in a browser" in result.stdout
+    assert f"Open {tmp_path / 'demo' / 'page.html'} in a browser" in said

@@ -5,10 +5,10 @@ import pathlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from apache_beam.yaml import main as yaml_main
 
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -18,13 +18,7 @@ OFFLINE = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:
 START = 1_767_225_600  # 2026-01-01
 
 
-def run_yaml(text, folder):
-    (folder / "pipeline.yaml").write_text(text)
-    words = ("-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml", "--runner=FnApiRunner")
-    return run_python(*words, cwd=folder, environment=OFFLINE)
-
-
-def test_rows_are_mapped_and_answered_in_order(tmp_path):
+def test_rows_are_mapped_and_answered_in_order(tmp_path, monkeypatch):
     """Each item of many users is missed, or told with a size that is off by a quarter, and each of one user is found,
     with a probability below 1e-5. No item is followed, which noise alone may name in another window."""
     log = [("", "x", START * 1000), ("u", "", START * 1000)]
@@ -38,8 +32,11 @@ def test_rows_are_mapped_and_answered_in_order(tmp_path):
     plan = Plan.for_contributions(epsilon=8, delta=1e-6, schedule=schedule, forget_after=0)
     (tmp_path / "plan.json").write_text(plan.to_json())
     key_file(tmp_path)
-    result = run_yaml(EXAMPLE, tmp_path)
-    assert result.returncode == 0, result.stderr
+    (tmp_path / "pipeline.yaml").write_text(EXAMPLE)
+    monkeypatch.chdir(tmp_path)
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
+    yaml_main.run(["--yaml_pipeline_file=pipeline.yaml", "--runner=FnApiRunner"])
     (written,) = tmp_path.glob("heavy_items.csv*")
     found = [(row["window_start"], row["item"], int(row["at_least_users"])) for row in csv.DictReader(written.open())]
     assert [start for start, _, _ in found] == sorted(start for start, _, _ in found)

@@ -124,7 +124,8 @@ def parse_values(
         # A hostile object must not stop the run, and its content must not reach a log.
         with contextlib.suppress(Exception):
             cell = _cell(value)
-            if is_typed(cell.type) or is_text_type(cell.type) or pa.types.is_null(cell.type):
+            known = cell.type in alike or is_typed(cell.type)
+            if known or is_text_type(cell.type) or pa.types.is_null(cell.type):
                 alike.setdefault(cell.type, []).append((row, cell))
     for cells in alike.values():
         rows, arrays = zip(*cells, strict=True)

@@ -13,10 +13,11 @@ _COMMANDS = (
     "doctor clicks.csv",
     f"plan {_RANGE} --output plan.json",
     "replay clicks.csv --plan plan.json --output report.avro --processes 2",
-    f"replay clicks.csv {_RANGE} --charge hits --output hits.jsonl",
+    f"plan {_RANGE} --charge hits --output hits.json",
+    "replay clicks.csv --plan hits.json --output hits.jsonl",
     "show report.avro --html page.html",
     "explain report.avro",
-    "audit --plan plan.json",
+    "audit --plan hits.json",
 )
 
 
