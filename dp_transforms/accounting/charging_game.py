@@ -87,18 +87,12 @@ def _lattice(epsilon_per_query: float, target_probability: float, hits: int, eps
 
 def _shift_up(values: Values) -> Values:
     """values at l + eps; V = 1 above the top, which can only raise delta."""
-    shifted = np.empty_like(values)
-    shifted[..., :-1] = values[..., 1:]
-    shifted[..., -1] = 1.0
-    return shifted
+    return np.append(values[1:], 1.0)
 
 
 def _shift_down(values: Values) -> Values:
     """values at l - eps; reflected at the bottom (V grows with l), which can only raise delta."""
-    shifted = np.empty_like(values)
-    shifted[..., 1:] = values[..., :-1]
-    shifted[..., 0] = values[..., 0]
-    return shifted
+    return np.append(values[:1], values[:-1])
 
 
 def _evaluate(lattice: _Lattice, policy: npt.NDArray[np.int64], hit: list[Values]) -> Values:

@@ -16,9 +16,11 @@ _FARTHEST = 1200.0  # minus the logarithm of the smallest tail that is looked at
 
 def delta_of_budget(order, budget, epsilon):
     """What a divergence of at most `budget` at this order proves for epsilon: Canonne, Kamath, Steinke (2020),
-    Proposition 12."""
-    exponent = (order - 1) * (budget - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
-    return math.exp(min(0.0, exponent))
+    Proposition 12; computed with 50 digits."""
+    with mpmath.workdps(DIGITS):
+        order, budget, epsilon = map(mpmath.mpf, (order, budget, epsilon))
+        exponent = (order - 1) * (budget - epsilon) + order * mpmath.log1p(-1 / order) - mpmath.log(order - 1)
+        return float(mpmath.exp(min(0, exponent)))
 
 
 # --- With 50 digits
