@@ -32,11 +32,11 @@ errors and lean_imports are for all of them.
 - stores: where bytes lie: local files, object stores, Kafka.
 - plan: what is declared: windows and budget, as a `Plan`.
 - core: the algorithm on numpy columns: keyed noise, user budgets and contribution counters, thresholds, names.
-- papers: a library beside the pipeline, which runs none of it: the papers' mechanisms, each to be used alone.
+- papers: a library that the pipeline does not run: the papers' mechanisms, each to be used alone.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; a folder that
   keeps the first answer for a window.
 - runs: what one part of a run hands to the next; the ledger, which refuses what would overspend.
-- audit: what the worst streams attain, exactly, against a plan's claim.
+- audit: compares a plan's claim with what the worst streams attain, computed exactly.
 - local: a replay on this machine, without an engine.
 - beam: wires the folders above to Beam, and knows the options that a run needs on each runner. views: what people
   look at: tables, pages.

@@ -1,4 +1,4 @@
-"""The law of discrete Laplace noise: its tails and tables, which accounting and mechanisms share.
+"""The law of discrete Laplace noise, which hits are tested with: its tails, and the tables that are sampled.
 
 Nothing is drawn here: `core.noise_table` draws from this law. Sums of two such noises, and what else is
 computed from the law alone, are here too.

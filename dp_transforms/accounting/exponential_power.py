@@ -1,5 +1,5 @@
-"""The noise of tests that users pay for: a density ``exp(-|x / scale|^shape)``, rounded to integers. Accounting and
-mechanisms share it.
+"""The law of the noise of contributions: a density ``exp(-|x / scale|^shape)``, rounded to integers. Prices are
+computed for it, and noise is sampled from it.
 
 ``Z = round(X)``: ``Pr[Z >= m] = Pr[X >= m - 1/2]`` for every integer m. Shape 1 is Laplace noise, 2 Gaussian; a larger
 one has lighter tails. Z is symmetric and log-concave. Since X has a continuous law, prices depend on ``weight / scale``

@@ -1,6 +1,6 @@
 """The price of [KMS21] Algorithms 3 and 5, ThresholdMonitor and ThresholdMonitorEvolving, with explicit constants.
 
-Mode ``kms21`` of the pipeline takes its noise from here, and so do the two mechanisms of these names in
+``Plan.for_hits(noise="printed")`` takes its noise from here, and so do the two mechanisms of these names in
 `papers.threshold_monitor`, which the pipeline does not run.
 
 Guarantee: a monitor with noises of these three numbers, on a grid of `grid` units in 1, that deletes a user once its

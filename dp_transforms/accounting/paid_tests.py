@@ -1,9 +1,9 @@
-"""The numbers of tests that users pay for: which noise, order, weights and threshold find most for a budget.
+"""A search: with which noise, order, weights and threshold contributions find most for a budget.
 
-No guarantee hangs on the search: a plan checks the budget, every price and the threshold. It reads declared numbers,
+No guarantee hangs on it: a plan checks the budget, every price and the threshold. The search reads declared numbers,
 never a log, and prices on a coarse grid of the continuous law (docs/guarantee.md, "The noise of contributions"). It
-minimises the number of users from which an item is found with 95 % probability at the smallest safe threshold, as a
-geometric mean over activities from the first to the last of the usual ones.
+minimises the number of users from which an item is found with 95 % probability at the smallest safe threshold: the
+geometric mean of this number over the usual activities, from the least to the largest.
 """
 
 from __future__ import annotations

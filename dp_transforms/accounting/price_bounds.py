@@ -1,18 +1,17 @@
 """What a test costs at most: bounds on the prices of many weights at once.
 
-The price of a test is the largest Renyi divergence, over all whole counts of the other users and both ways, between
-what is published of an item with a user's weight and without it: a level, how many of the boundaries T, T + d, T + 2d,
-... the noisy count reaches.
+What is published of an item is its level: how many of the boundaries T, T + d, T + 2d, ... the noisy sum reaches. The
+price of a test is the largest Renyi divergence, in either direction, between the level with a user's weight and without
+it, over all counts of the other users: whole numbers, the sums of their weights.
 
 Guarantee: `price_bounds` is at least the price of each weight, and at most 0.02 % above it at the spacing of plans,
 where no tail below e^-600 decides; `within` says yes only where a price is at most what is given (docs/proofs.md, "Many
-prices at once"). Errors of floats are added, each
-inequality is rounded up. Tests compare the bounds with exact prices.
+prices at once"). Errors of floats are added, each inequality is rounded up. Tests compare the bounds with exact prices.
 
-A search in the counts: the excess over a long interval of counts is bounded by that of a few corners, which enclose it,
-and only intervals whose bound is above what is allowed are cut. ``P = Pr[Z >= m - weight]``, with the user, and
-``Q = Pr[Z >= m]``, without, belong to one boundary; m is the boundary less the count of the others; ``lam = order -
-1``; the excess is ``sum P^order Q^-lam - 1`` over the outcomes.
+The search goes through these counts: the excess over a long interval of them is bounded by that of a few corners, which
+enclose it, and only intervals whose bound is above what is allowed are cut. ``P = Pr[Z >= m - weight]``, with the user,
+and ``Q = Pr[Z >= m]``, without, belong to one boundary; m is the boundary less the count of the others;
+``lam = order - 1``; the excess is ``sum P^order Q^-lam - 1`` over the outcomes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The weights that a user may have in a test, and what each costs: how the largest one that can be paid is found.
-
-And how many users a noisy sum of weights shows. A plan and the workers of a run look it up here, and so agree.
+"""Two look-ups in which a plan and the workers of a run must agree: the largest weight that a user can pay for in a
+test, and how many users a noisy sum of weights shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""In order: the steps of a stream, window after window. Counted messages of users -> reports.
+"""The driver of streams: stateful DoFns that run the steps window after window, and send each other counted messages.
 
-`counted_by_watermark` makes such messages of a stream that Beam reads; `MonitorStream` of the partitions of a source.
+The first messages are made by `MonitorStream`, of Kafka or a folder, or by `counted_by_watermark`, of a stream that
+Beam reads. A step knows by the counts when it has all messages of a window (`core.stage.Message`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class ReleasedInOrder(NamedTuple):
 class ReleaseStagesInOrder(beam.PTransform):
     """``(shard of users, message)`` -> `ReleasedInOrder`, through three stateful steps: users, items, and what reports.
 
-    Whoever says when a window is complete: the clocks of partitions, or a watermark.
+    The clocks of partitions, or a watermark, say when a window is complete; these steps do not ask which.
 
     shards: of users; of items there are `shards_of_items`. senders: how many send to each shard of users.
     """
@@ -104,12 +105,12 @@ class ReleaseStagesInOrder(beam.PTransform):
 class InOrderDoFn(beam.DoFn):
     """Counted messages to a shard -> messages to the shards of the next stage, window after window.
 
-    Stateful, keyed by shard, without timers. It must hold what comes until its window is whole: the items of a user
-    that count are chosen among all that the user has in the window, and an item is tested with all its holders. And
-    what a stage carries from window to window, what users have left and which items were named lately, is as the
-    window before left it: so windows are taken in order (`Turns`).
+    Stateful, keyed by shard, without timers. It holds the messages of a window until all have come: a user's items that
+    count are chosen among all that the user has in the window, and an item is tested with all its holders. Windows are
+    taken in order (`Turns`), since each one begins with what the window before has left: the budgets of users, and
+    which items were named lately.
 
-    What comes for a window that had its turn is dropped and counted. CELLS is the state of the stage; it is stored
+    A message for a window that had its turn is dropped and counted. CELLS is the state of the stage; it is stored
     together with what is sent. So if a worker dies, a window is taken again from the same state, and sends the same.
 
     shards: of this stage. senders: how many send to each of them. to: shards of the next stage; each shard sends to all
@@ -175,7 +176,7 @@ def _packed(chunks: Iterable[tuple[Kind, bytes]]) -> list[bytes]:
 
 
 class ReportInOrderDoFn(InOrderDoFn):
-    """The same for the last step, which has one shard: the report of each window, and `RunEnded` tagged `ENDED`.
+    """The last step, which has one shard: sends the report of each window, and at the end `RunEnded`, tagged `ENDED`.
 
     Stateful, since reports come in the order of windows and the last one ends the run. Where users pay for hits, what
     they have paid goes from each window to the next, as in `ThresholdMonitorEvolvingDoFn`; where contributions are

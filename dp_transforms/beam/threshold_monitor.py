@@ -1,4 +1,9 @@
-"""ThresholdMonitorEvolving: `ThresholdMonitorEvolving`, the transform that users import, and its stateful DoFn."""
+"""`ThresholdMonitorEvolving`, the transform that users import, and its stateful DoFn, `ThresholdMonitorEvolvingDoFn`.
+
+Events become contributions, of which so many of a user count in a window. An item that stays below the threshold, with
+noise and all its holders, is left out. The others are candidates: the DoFn tests them window after window, and charges
+the holders of each hit.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +53,10 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 KeyedReport = tuple[str, WindowReport]
 Due = tuple[str, tuple[int, int, list[bytes]]]
-"""A key, a window, what is missing, and candidates of this window and of those before it, packed `ItemHolders`.
+"""``(key, (window, missing, candidates))``: candidates of this window and of those before it, packed `ItemHolders`.
 
-Candidates of a key that became due together come as n elements: what is missing is n - 1 in one of them and -1 in each
-other. So they are all there when these add up to 0."""
+Candidates of a key that are due together may be too many for one element. They come as n elements: in one of these
+``missing`` is n - 1, in each other -1. So all of them have come when these numbers add up to 0."""
 
 
 class ThresholdMonitorEvolving(beam.PTransform):
@@ -130,9 +135,9 @@ class MonitorContributions(beam.PTransform):
 
     Three times it groups what belongs to a window of a key: to bound the items of each user, to find the candidates
     among all items, and to test these in `ThresholdMonitorEvolvingDoFn`. On a stream a group is closed by the watermark
-    (`assign_windows`). Without a state is all but the last step.
+    (`assign_windows`). Only the last step has a state.
 
-    cut: how users are cut. keys: of public items.
+    cut: how users are divided. keys: those under which public items are tested.
     """
 
     def __init__(
@@ -153,7 +158,7 @@ class MonitorContributions(beam.PTransform):
 
     @staticmethod
     def cut(schedule: WindowSchedule, shards: int | None, *, is_bounded: bool) -> Sharding:
-        """Of bounded input, or of a stream. shards: None for a good number."""
+        """How the users of bounded input, or of a stream, are divided. shards: None for a good number."""
         if is_bounded:
             return Sharding.of_windows(schedule.horizon, shards)
         return Sharding(1, shards_of_items(Sharding.of_stream(shards).shards))

@@ -41,8 +41,9 @@ GroupKey = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """windows_per_range: so many consecutive windows travel together, so that cost does not grow with their number.
-    shards: groups of users in a range, and also groups of items; of a stream `shards_of_items`."""
+    """How work is divided. windows_per_range: so many consecutive windows travel together, so that cost does not grow
+    with their number. shards: into how many groups the users of a range are divided, and its items; those of a stream
+    into `shards_of_items`."""
 
     windows_per_range: int
     shards: int
@@ -60,9 +61,9 @@ class Sharding:
 
 
 class Partitioning(NamedTuple):
-    """Of bounded input. users: what users hold, and what they add to items; one range with all windows where they pay
-    for tests of contributions, since a user budget lasts for the run. windows: what is found among items, on its way
-    to the reports."""
+    """How bounded input is divided. users: for what users hold, and what they add to items; where they pay for tests of
+    contributions one range with all windows, since a user budget lasts for the run. windows: for what is found among
+    items, on its way to the reports."""
 
     users: Sharding
     windows: Sharding
@@ -83,9 +84,9 @@ def _checked(shards: int | None) -> int | None:
 
 
 def shards_of_items(shards: int) -> int:
-    """How many a stream has, by its shards of users. Each of these sends to all of those in every window: so what a
-    window costs grows with the users, and not with their square. A function of nothing else: a run that goes on has the
-    same number."""
+    """How many shards of items a stream has, by the number of its shards of users. Each shard of users sends to each
+    shard of items in every window; since these are few, what a window costs grows with the users, and not with their
+    square. Nothing else decides the number: a run that is resumed has the same one."""
     return min(shards, _MOST_SHARDS_OF_ITEMS)
 
 

@@ -1,4 +1,4 @@
-"""Which steps a run has, by what its users pay for. ThresholdMonitorEvolving has `BoundUsers` and `FindCandidates`."""
+"""Which steps a run has: what its users pay for decides it, and whether it is a replay, a part of one, or a stream."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from dp_transforms.core.two_tests import NameAgain, NameFirst, WeighFirst
 
 
 class RunStages(NamedTuple):
-    """What users add, and what is found among items. What is named is then published as it is
-    (`NamedItems.window_reports`); where users pay for hits, ThresholdMonitorEvolving tests the candidates. again: of a
-    stream that tests contributions twice, the second test."""
+    """users: from what users hold to what they add to items. items: from that to named items, which are published as
+    they are (`NamedItems.window_reports`); where users pay for hits to candidates, which `HeavyHitterMonitor` tests.
+    again: the second test of a stream that tests contributions twice."""
 
     users: Stage
     items: Stage
     again: Stage | None = None
 
     def in_rounds(self) -> Iterator[tuple[str, Stage, Stage]]:
-        """Users and items in each round, and what tells their steps apart; once where there are no rounds."""
+        """Of each round its name, and its steps of users and of items; of a run without rounds one, without a name."""
         rounds = len(self.users.run.plan.units_of_rounds)
         for number in range(rounds):
             users, items = (dataclasses.replace(stage, round=number) for stage in (self.users, self.items))
@@ -41,8 +41,8 @@ class RunStages(NamedTuple):
 def stages_of(
     run: PlannedRun, public_items: PublicItemsSource | None, *, is_replay: bool = False, is_part: bool = False
 ) -> RunStages:
-    """is_replay: the whole run at once, so that later events are known. is_part: one part of a run at once. Neither: a
-    stream, window after window."""
+    """The steps of this run. is_replay: it is taken at once, so that later events are known. is_part: one part of it is
+    taken at once. Neither: a stream, window after window."""
     users: type[Step]
     items: type[Step]
     if run.plan.rounds is not None and not (is_replay or is_part):

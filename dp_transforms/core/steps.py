@@ -1,8 +1,9 @@
-"""The steps of a run: what users hold -> what they add to each item -> what is named, or may be. Every driver runs
-these; which ones a run has is in `core.stages`, and those of a stream that tests twice are in `core.two_tests`.
+"""The steps that every driver runs. One goes from what users hold to what they add to each item, the next one from
+there to the items that are named, or may be. `core.stages` says which steps a run has; those of a stream that tests
+twice are in `core.two_tests`.
 
-Where tests of contributions come in rounds over blocks of windows, both steps are run once for each round, and get what
-was named before. Which items are drawn for, held or not, is in docs/proofs.md, "Public items beside open ones".
+Where a plan has rounds, both steps are run once for each round, and are given what the rounds before have named. Which
+items are drawn for, held or not, is in docs/proofs.md, "Public items beside open ones".
 """
 
 from __future__ import annotations

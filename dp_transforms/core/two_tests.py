@@ -1,8 +1,8 @@
-"""The steps of a stream that tests each contribution twice: a small test of all, and another one of what it leaves
-undecided (docs/proofs.md, "Two tests in a stream").
+"""The steps of a stream that tests each contribution twice: all of them in a first, small test, and those that it
+leaves undecided in a second one (docs/proofs.md, "Two tests in a stream").
 
-Guarantee: as `core.item_namer`. Condition: a contribution without a weight in the first test has no second one, and
-what is followed is drawn for in the second, also if the first has left it out.
+Guarantee: that of `core.item_namer`. Conditions: a contribution without a weight in the first test has no second one;
+a followed item is drawn for in the second test even if the first has left it out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WeighFirst(SpendBudgets):
 
 
 class NameFirst(FollowingStep):
-    """`WeighedItems` -> `FirstTests`. The state is what first tests have named lately."""
+    """`WeighedItems` -> `FirstTests`. The state is the items that first tests have named lately."""
 
     TAKES = WeighedItems
 
@@ -59,8 +59,8 @@ class _SecondTests:
 
 class NameAgain(FollowingStep):
     """`FirstTests` -> `NamedItems`: window after window each user spends its budget of second tests on what the first
-    test has left undecided. What either test has named lately is drawn for in every window, unless the first test has
-    named it there: also what that left out, and what nobody holds."""
+    test has left undecided. An item that either test has named lately is drawn for in every window in which the first
+    test has not named it: also if that has left it out, and if nobody holds it."""
 
     TAKES = FirstTests
     KIND = Kind.budgets_of_round(1)

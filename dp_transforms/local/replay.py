@@ -1,9 +1,9 @@
-"""A replay on this machine: the third driver of the steps of `dp_transforms.core`, beside two of Beam. No engine.
+"""A replay on this machine: a driver of the steps of `dp_transforms.core` without an engine, beside the two of Beam.
 
-A log, in chunks, is read and packed by workers (`pool`). Here what they put out is grouped by its key, a range of
-windows and a shard of users or items; of what lies between two steps this process knows the places alone. Then users
-and items take turns, once or in rounds; each step is over before the next begins. Last, what was found is reported,
-window by window.
+Workers read the chunks of a log, pack the contributions, and run the steps (`pool`). This process groups what a step
+puts out by range of windows and shard of users or items, and hands the groups to the next step; it knows only where
+their contents lie. The step of users and the step of items take turns, once or in rounds; each is over before the next
+begins. Last, what was found is reported, window by window.
 """
 
 from __future__ import annotations

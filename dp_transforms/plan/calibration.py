@@ -78,7 +78,7 @@ def mode_of(noise: str, *, counts: bool) -> str:
 
 
 def _left(budget: Budget, taken: float) -> float:
-    """Of delta, for noise and threshold, rounded down. taken: the shares of hash collisions and sampling."""
+    """What is left of delta for noise and threshold, rounded down. taken: the shares of hashes and sampling."""
     left = (budget.delta - taken) * (1 - 1e-12)
     if not left > 0:
         raise InputError(
@@ -98,8 +98,8 @@ def sampling_of_hits(budget: Budget, keys: int, queries: int, total_variation: f
 def calibrate_hits(
     mode: str, budget: Budget, keys: int, hits: int | None, items: int | None, threshold: int | None
 ) -> dict[str, Any]:
-    """The records of the plan with the least noise. mode: as in `accounting.charged_hits`. keys, hits, items: of one
-    user; under a key, in a window.
+    """The records of the plan with the least noise. mode: as in `accounting.charged_hits`. keys: under how many a user
+    may be. hits: how many it pays under each. items: how many of its items count in a window of a key.
 
     Raises ValueError if the budget is too small for any noise that can be sampled, or if the threshold is below the
     smallest safe one.
@@ -143,7 +143,8 @@ def calibrate_hits(
 def _with_lone_items(
     solve: Callable[[float], NoiseParameters], shared: float, queries: int, threshold: int | None
 ) -> tuple[NoiseParameters, int, float]:
-    """Half of delta for the noise, or more where the threshold needs less than the other half; and what it takes.
+    """The noise, the threshold, and the share of delta that lone items take: half of it, or less where the threshold
+    needs less; the rest is for the noise.
 
     solve: the least noise for a delta. shared: what is left of delta. threshold: None for the smallest safe one.
     """

@@ -2,7 +2,7 @@
 
 Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events,
 under at most `most_keys` keys, over the whole declared schedule; with public items, provided their list is public and
-was not made from the log. A plan that breaks the first part cannot be built: construction checks it again. Every
+was not made from the log. A plan whose numbers break this promise cannot be built: construction checks them. Every
 rounding goes toward more noise.
 """
 
@@ -72,9 +72,9 @@ class Plan(Budget):
         sizes are wrong more often than they say if there are more users.
     threshold: noisy sums or counts of at least this are reported; of hits without counts the lower edge of the
         charged zone.
-    contributions: where users pay for contributions, each with one test. hits: where users pay for hits.
-    followed: where named items are followed, and their threshold, which public items have too; where these are all
-        items, they have the threshold.
+    contributions, hits: what users pay for; a plan has one of the two.
+    followed: where named items are followed: for how long, and their threshold, which is also that of public items
+        beside open ones. (Where all items are public theirs is `threshold`.)
     rounds: where the tests of a replay come in rounds; `threshold` is then that of the first one.
     second_test: where a stream tests contributions twice; the thresholds are then those of each test.
     shares: how delta was split.

@@ -1,7 +1,7 @@
 """The records of a plan: each is one choice with all its numbers, and a choice that was not made has no record.
 
-A record checks by itself what it can tell alone, when it is built or read; `check` asks what records must be to
-each other, and so that the plan keeps its promise.
+A record checks by itself what it can tell alone, when it is built or read. The module `check` checks how the records of
+a plan fit together, and that the plan keeps its promise.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ state file: what each user has left, and what is followed.
 
     lifetime_cost  what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to
     records        what a ledger is asked, stores and answers; errors
-    judge          may this part run? One state machine, as a table
+    judge          whether a part may run: one state machine, as a table
     ledger_file    SQLite: transactions on records, and which process has a part
     ledger         Ledger: reserve, start, publishing, finish; what is left, and what is wrong
-    state_file     the state: a sealed container, written once by each part; StoredPart, for workers; one at a time
+    state_file     the state: a sealed container, written once by each part; what workers read of it
     state_part     a part, from the first look at its state to the new one in its place
     fingerprints   the noise key in its file; fingerprints of it and of the files of a log; the key that seals states
 
@@ -20,8 +20,8 @@ input; the ledger, that of its population or one of its own beside the state, re
 to older copies of both state and ledger has run once more ("What a run is"). Nobody makes another state without the
 noise key: each is sealed with it.
 
-Users are keyed hashes here, and the key is not in the file. Items are labels: those that were named lately, and with
-prices for hits also those that were near it. So the file is as private as the log.
+In a state file users are keyed hashes, without the key; the items that are followed are labels. So the file is as
+private as the log.
 
 Nothing here imports Beam.
 """

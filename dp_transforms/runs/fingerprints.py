@@ -1,5 +1,5 @@
-"""The noise key of a run, in a private file, and what the run derives from it beside noise: by what it knows its key,
-its states and its input again. None of that says what is in the key or in the input.
+"""The noise key of a run, in a private file, and what is derived from it beside noise: the fingerprints by which a run
+knows its key and its input again, and the key that seals its states. None of them tells what the key or the input is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""May this part run? One set of verdicts, by the ledger and by the state that is shown to it.
+"""Whether a part may run: one set of verdicts, by what the ledger knows and by the state that the part shows.
 
 A run is **reserved** when its population is charged, before its events are read. Its parts go forward: each begins at
 the window, and with the state, where the last finished one ended; the first at window 0 with none. At most one of them

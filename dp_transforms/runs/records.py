@@ -38,7 +38,7 @@ class PublishedError(RunRefusedError):
 
 
 class VerdictKind(enum.StrEnum):
-    """What a part that wants to run is to its run; else it is refused."""
+    """What a part that may run is to its run. All other parts are refused."""
 
     NEW = "new"  # the first one of a run, which pays for all of it
     CONTINUES = "continues"  # a further one of a run that has paid

@@ -1,8 +1,8 @@
 """A part of a run with a state: its files, from the first look at the state to the new one in its place.
 
-What a part is to its run, the ledger says (`runs.judge` has the table): that of its population, or one of the run's own
-beside the state, ``STATE.ledger``. At most one answer exists for each window, and the same command repairs a run that
-was killed:
+The ledger says what a part is to its run (`runs.judge` has the table); it is that of the population, or one of the
+run's own beside the state, ``STATE.ledger``. At most one answer exists for each window, and the same command repairs a
+run that was killed:
 
 1. `open_part`: the ledger reserves the part, with its input and its nonce. From here on these windows may be published
    from this input alone.
