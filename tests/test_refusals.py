@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -93,6 +94,10 @@ OF_CONTRIBUTIONS = (
     "size_error",
     "least_users",
 )
+# Arguments of which an error speaks in other words.
+CALLED = {"epsilon_per_query": "epsilon", "histogram": "data", "kinds": "hits", "mix": "kind", "queries": "query"}
+CALLED |= {"most_tests": "tests", "records": "data|number of elements", "zone_width": "threshold"}
+CALLED |= {"value": "max_epsilon|answers|threshold"}
 BUDGETS = [0, -0.0, -1.5, 5e-324, 2.2e-308, None, "", "nan", "1e-320", "1e400", [1], *NO_NUMBER[:-1]]
 
 # What is called, with which arguments, and what each of them may not be besides what WRONG says of its name.
@@ -313,5 +318,6 @@ def test_an_argument_out_of_its_range_is_refused(case):
     call(**good)
     for name, values in {**{name: WRONG.get(name) for name in good}, **wrong}.items():
         for value in values:
-            with pytest.raises(ValueError, match=SAID):
+            with pytest.raises(ValueError, match=SAID) as refusal:
                 call(**{**good, name: value})
+            assert re.search(rf"\b({name}|{CALLED.get(name, name)})\b", str(refusal.value))

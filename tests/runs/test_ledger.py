@@ -114,6 +114,22 @@ def test_a_part_of_a_run_that_has_paid(
         assert spent(ledger) == charged
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"first_window": -1}, "first_window must be a whole number >= 0, got -1"),
+        ({"end_window": 0}, "end_window must be a whole number >= 1, got 0"),
+        ({"horizon": 0}, "horizon must be a whole number >= 1, got 0"),
+        ({"nonce": "c" * 31}, "nonce must be 32 hex digits"),
+        ({"nonce": "g" * 32}, "nonce must be 32 hex digits"),
+        *(({name: "x" * 501}, f"{name} must have at most 500") for name in ("population", "stream", "run_id")),
+    ],
+)
+def test_what_cannot_be_a_part_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        part(**changes)
+
+
 def test_one_part_of_a_run_is_open_and_what_is_asked_last_takes_its_place(ledger: Ledger) -> None:
     waiting = [ledger.reserve(part(0, end, run_id="run"), CAPS) for end in (3, 4, 5)]
     assert [verdict.kind for verdict in waiting] == [NEW, CONTINUES, CONTINUES]
