@@ -232,11 +232,11 @@ class EmptyItems:
         return windows[rows], items[rows]
 
     def _draw_windows(self, first: int, end: int) -> tuple[Whole, Whole]:
-        drawn = list(self.by_window(end, first))
+        drawn = list(self.by_window(first, end))
         windows = np.repeat([window for window, _ in drawn], [len(items) for _, items in drawn]).astype(np.int64)
         return windows, np.concatenate([np.zeros(0, dtype=np.int64), *(items for _, items in drawn)])
 
-    def by_window(self, end: int, first: int = 0) -> Iterator[tuple[int, Whole]]:
+    def by_window(self, first: int, end: int) -> Iterator[tuple[int, Whole]]:
         """The windows ``first .. end - 1`` in which any is drawn, each with the positions of its items, ascending."""
         if not len(self._count):
             return  # the probability is too small for any 128-bit number

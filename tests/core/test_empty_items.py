@@ -40,7 +40,7 @@ def subsets_reject(draws, size, share):
     observed = dict.fromkeys(
         (subset for count in range(size + 1) for subset in itertools.combinations(range(size), count)), 0
     )
-    for _, positions in draws.by_window(WINDOWS):
+    for _, positions in draws.by_window(0, WINDOWS):
         observed[tuple(positions.tolist())] += 1
     observed[()] = WINDOWS - sum(observed.values())
     expected = [WINDOWS * share ** len(subset) * (1 - share) ** (size - len(subset)) for subset in observed]
@@ -58,7 +58,7 @@ def test_every_subset_has_its_probability(size, share):
 def pairs_of_windows_reject(draws):
     """One item, two windows one after the other: four outcomes."""
     is_drawn = np.zeros(WINDOWS, dtype=np.int64)
-    for window, _ in draws.by_window(WINDOWS):
+    for window, _ in draws.by_window(0, WINDOWS):
         is_drawn[window] = 1
     observed = np.bincount(2 * is_drawn[::2] + is_drawn[1::2], minlength=4)
     return chi_squared_rejects(observed, WINDOWS / 2 * np.array([0.49, 0.21, 0.21, 0.09]))
@@ -73,10 +73,10 @@ def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(mo
     """Each window as if it were drawn alone."""
     monkeypatch.setattr(public_items, "_WINDOWS_AT_ONCE", 7)
     draws = draws_of(5, 0.3)
-    drawn = [(window, items.tolist()) for window, items in draws.by_window(100)]
-    assert drawn == [(at, items.tolist()) for window in range(100) for at, items in draws.by_window(window + 1, window)]
+    drawn = [(window, items.tolist()) for window, items in draws.by_window(0, 100)]
+    assert drawn == [(at, items.tolist()) for window in range(100) for at, items in draws.by_window(window, window + 1)]
     assert len(drawn) > 60, "of 83 on average"
-    assert list(draws_of(5, 0).by_window(9)) == []
+    assert list(draws_of(5, 0).by_window(0, 9)) == []
 
 
 def positions_of(words, size, count):

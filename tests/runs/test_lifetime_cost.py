@@ -96,8 +96,9 @@ def test_caps_are_rounded_down():
     "caps", [("9e-16", 1e-8), (4, "9e-31"), (1001, 1e-8), (4, 0.011), (float("nan"), 1e-8), (4, 1e-310), (True, 1e-8)]
 )
 def test_caps_that_no_rule_can_keep_are_refused(caps):
-    with pytest.raises(ValueError, match=r"max_epsilon|max_delta"):
+    with pytest.raises(ValueError, match=r"^max_(epsilon|delta) must ") as refusal:
         BudgetRule.declare(*caps, cost())
+    assert str(refusal.value).endswith(tuple(f"got {cap!r}." for cap in caps))
 
 
 # --- What a run costs
@@ -215,6 +216,7 @@ def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own():
     alone = Price(pure_divergence(rule.order, each.epsilon), each.delta, 0)
     assert less.price(each) == one.price(each, one.price(each)) == alone != one.price(each)
     assert not less.allows(less.total(one.price(each))), "of a repair"
+    assert runs_that_fit(one, each) > 1, "and further ones cost as much as those of another order"
 
 
 def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta():
