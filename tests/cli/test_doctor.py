@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import uuid
 
 import fastavro
@@ -190,7 +191,7 @@ def test_fields_in_objects_are_named_by_their_path_with_the_command_that_flatten
     assert looked.returncode == 1
     assert ".actor.login is inside of an object" in looked.stdout
     command, flat = re.findall(r": (.*) && shh doctor (.*)$", looked.stdout, re.MULTILINE)[0]
-    path = f"{os.path.abspath('.venv/bin')}:{os.environ['PATH']}"
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True, env={**os.environ, "PATH": path})
     looked = shh("doctor", flat, cwd=tmp_path)
     assert roles_of(looked.stdout) == ["actor.login", "repo.name", "created_at", ""]
