@@ -33,7 +33,6 @@ main()
     [
         ("click", signal.SIGINT),
         ("pyarrow", signal.SIGTERM),
-        ("dp_transforms.local.replay", signal.SIGINT),
         ("publish", signal.SIGTERM),
     ],
 )

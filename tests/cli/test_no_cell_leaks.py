@@ -183,7 +183,7 @@ MISTAKES = f"""
 
 
 @pytest.mark.parametrize("line", MISTAKES.strip().splitlines(), ids=str.strip)
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("form", ["csv", pytest.param("parquet", marks=pytest.mark.nightly)])
 def test_the_log_in_the_place_of_another_file(run, tmp_path, line, form):
     for each in ("csv", form):
         (tmp_path / f"log.{each}").write_bytes(file_of(each))

@@ -27,7 +27,7 @@ local_files.publish = and_then
 from dp_transforms.cli.main import main
 main()
 """
-DAILY = [("plan", "output"), ("replay", "output"), ("stream", "output")]  # the others are nightly
+DAILY = [("replay", "output"), ("stream", "output")]  # the others are nightly
 
 
 @pytest.fixture

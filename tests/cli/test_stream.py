@@ -15,6 +15,7 @@ import pytest
 
 from dp_transforms import EventFields, Plan, ReadEvents, ShiftingHeavyHitters, WindowSchedule
 from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.cli import stream_watch
 from dp_transforms.cli.stream import stop_file_of
 from dp_transforms.reports import ReportFolder, ReportHeader, read_report_file
 from tests.helpers.pages import Page
@@ -153,29 +154,34 @@ def test_a_folder_gives_the_reports_of_a_replay_and_a_page(folder):
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
 
-def started(folder, *words):
+def started(folder, *words, stdout=subprocess.PIPE):
     """A run whose range is not over when all is read, once it says that it drains at a stop."""
     command = ("-m", "dp_transforms.cli.main", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, "--clock", "event", *words)
-    process = python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = python(*command, cwd=folder, stdout=stdout, stderr=subprocess.PIPE)
     while "Ctrl-C" not in (line := process.stderr.readline()):
         assert line, process.wait()
     return process
 
 
 def test_a_signal_drains_the_run(folder):
-    with started(folder, "--idle-timeout", "1h", "--out-of-order", "0s") as process:
+    """Also where nobody reads what it prints any more."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with started(folder, "--idle-timeout", "1h", "--out-of-order", "0s", stdout=writes) as process:
+        os.close(writes)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 0, err
     assert re.search(r"Draining: what has come by the stop counts\. All windows close in about [12] s", err)
     assert "The run is over: all 8 windows are closed; nothing more is answered." in err
-    _, _, ended = ReportFolder(str(folder / "reports")).read()
+    _, reports, ended = ReportFolder(str(folder / "reports")).read()
+    assert reports
     assert ended.windows == 8
     assert not (folder / "reports.stop").exists()
 
 
 def test_once_reads_what_is_there_and_ends(folder):
-    """A folder without files, of a run whose range goes on for decades. With files: test_subcommands.py."""
+    """A folder without files, of a run whose range goes on for decades. With files: docs/tutorial.md."""
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
     done = shh("stream", "--input", "empty", *KEY, *ENDLESS, *OUT, *clock, "--once")
@@ -197,14 +203,21 @@ def test_a_second_signal_stops_at_once(folder):
     assert not (folder / "reports.stop").exists()
 
 
-def test_a_job_that_fails_says_why_in_one_line(folder):
-    with started(folder, "--idle-timeout", "1h") as process:
-        shutil.rmtree(folder / "logs")
-        _, err = process.communicate(timeout=_PATIENCE_SECONDS)
-    assert process.returncode == 1
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("shh: ")
-    assert str(folder / "logs") in err.splitlines()[-1]
+def test_a_job_that_fails_says_why_in_one_line(folder, monkeypatch):
+    """Its folder goes away once it runs."""
+
+    def tell_and_remove(text):
+        tell(text)
+        if "Ctrl-C" in text:
+            shutil.rmtree(folder / "logs")
+
+    tell = stream_watch.tell
+    monkeypatch.setattr(stream_watch, "tell", tell_and_remove)
+    done = shh("stream", *FOLDER, *KEY, *ENDLESS, *OUT, "--clock", "event", "--idle-timeout", "1h")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("shh: ")
+    assert str(folder / "logs") in done.stderr.splitlines()[-1]
 
 
 def test_a_stop_file_is_beside_the_reports_or_where_nobody_else_can_make_one(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 
 from dp_transforms.cli import show
 from dp_transforms.errors import reason_of_machine
-from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers import shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET, write_log
 
@@ -53,23 +52,11 @@ def test_a_report_that_is_published_is_success_whoever_can_be_told(folder, nowhe
     write_log(folder / "log.parquet")
     assert entered(folder, *REPLAY, stdout=nowhere, stderr=nowhere).returncode == 0
     assert (folder / "report.avro").exists()
-    ended = entered(folder, "plan", *BUDGET, stdout=nowhere)
+    ended = entered(folder, "show", "report.avro", stdout=nowhere)
     assert ended.returncode == 1, "of what was only to be said nothing was done"
     is_full = nowhere.name == "/dev/full"  # who closes a pipe knows
     said = "shh: cannot write to standard output: No space left on device.\n"
     assert ended.stderr == (said if is_full else "")
-
-
-def test_a_stream_goes_on_whoever_can_be_told(folder, nowhere):
-    (folder / "logs").mkdir()
-    write_log(folder / "logs" / "log.parquet")
-    clock = ("--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s")
-    words = ("stream", "--input", "logs", "--output", "reports", *clock, *BUDGET, "--once")
-    ended = entered(folder, *words, stdout=nowhere)
-    assert ended.returncode == 0, ended.stderr
-    _, reports, end = ReportFolder(str(folder / "reports")).read()
-    assert reports
-    assert end is not None
 
 
 @pytest.mark.parametrize("error", [KeyError("a cell of the data"), BrokenPipeError(32, "Broken pipe")], ids=repr)

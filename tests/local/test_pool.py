@@ -227,11 +227,16 @@ def test_the_key_is_in_no_command_line_in_no_environment_and_not_on_disk(request
         assert form not in b"".join(seen)
 
 
+@pytest.fixture(scope="module")
+def large_log(tmp_path_factory):
+    """Of which workers read for seconds."""
+    return write_crowded_log(tmp_path_factory.mktemp("large") / "log", 800_000, 10_000)
+
+
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
-    write_crowded_log(tmp_path / "log", 800_000, 10_000)
+def test_workers_end_with_a_replay_that_is_stopped(large_log, tmp_path, stop, code):
     temporary = tempfile.mkdtemp()  # a short path: a socket is in it
-    words = ["replay", "log", *RANGE, "--epsilon", "2", "--delta", "1e-6", "--processes", "2"]
+    words = ["replay", str(large_log), *RANGE, "--epsilon", "2", "--delta", "1e-6", "--processes", "2"]
     program = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {STARTED}"
     process = subprocess.Popen(
         [sys.executable, "-c", program, *words, "--output", "report.avro"],
@@ -256,27 +261,37 @@ def test_workers_end_with_a_replay_that_is_stopped(tmp_path, stop, code):
     left = {path.name for path in tmp_path.iterdir()}
     if stop == signal.SIGKILL:  # it may leave a draft
         left = {name for name in left if not name.startswith(".report.avro.")}
-    assert left == {"log"}
+    assert not left
     assert not [path for path in pathlib.Path(temporary).rglob("*") if path.is_file()]
     shutil.rmtree(temporary)  # a socket may be left
+
+
+SEEN = """
+import contextlib, sys
+from dp_transforms.cli.main import main
+for words in {commands!r}:
+    with contextlib.suppress(SystemExit):
+        main(words.split())
+print(*(name.partition('.')[0] for name in sys.modules))
+import pyarrow
+pyarrow.array(["a"])
+"""
 
 
 def test_a_replay_on_this_machine_loads_no_engine_and_no_pandas(request_of, tmp_path):
     """Neither the command nor its workers, though pyarrow asks for pandas with the first array, and Beam on import."""
     request_of("report.jsonl")
-    see = "import atexit; atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}))\n"
-    run = functools.partial(run_python, cwd=tmp_path)
-    for kind, number in (("hits-with-counts", "1"), ("looks", "2")):
-        (tmp_path / "plan.json").write_text(plan_of(kind).to_json())
-        words = ["replay", "log", "--plan", "plan.json", "--processes", number, "--output"]
-        ended = run("-c", f"import sys; {see}{STARTED}", *words, f"{kind}.jsonl")
-        assert ended.returncode == 0, ended.stderr
-        assert not set(ended.stdout.splitlines()[-1].split()) & {"apache_beam", "scipy"}
+    commands = []
+    for kind, number in (("hits-with-counts", 1), ("looks", 2)):
+        (tmp_path / f"{kind}.json").write_text(plan_of(kind).to_json())
+        commands.append(f"replay log --plan {kind}.json --processes {number} --output {kind}.jsonl")
     installed, loaded = tmp_path / "installed" / "pandas", tmp_path / "loaded"
     installed.mkdir(parents=True)
-    (installed / "__init__.py").write_text(f"open({str(loaded)!r}, 'w').close()\nraise ImportError\n")
+    noted = f"import os\nopen({str(loaded)!r}, 'a').write(f'{{os.getpid()}}\\n')\nraise ImportError\n"
+    (installed / "__init__.py").write_text(noted)
     environment = {"PYTHONPATH": os.pathsep.join([str(installed.parent), *sys.path])}
-    assert run("-m", "dp_transforms.cli.main", *words, "more.jsonl", environment=environment).returncode == 0
-    assert not loaded.exists()
-    run("-c", "import pyarrow; pyarrow.array(['a'])", environment=environment)
-    assert loaded.exists(), "pyarrow loads what stands there"
+    ended = run_python("-c", SEEN.format(commands=commands), cwd=tmp_path, environment=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert all((tmp_path / f"{kind}.jsonl").exists() for kind in ("hits-with-counts", "looks")), ended.stderr
+    assert not set(ended.stdout.splitlines()[-1].split()) & {"apache_beam", "scipy", "pandas"}
+    assert len(loaded.read_text().splitlines()) == 1, "pyarrow loads what stands there, where nothing was set up"
