@@ -87,7 +87,7 @@ def group_starts(*columns: npt.NDArray) -> Whole:
 def are_ascending(*columns: npt.NDArray) -> bool:
     """Whether the rows of these columns (of one length, any number) are distinct, and in order by the first column,
     then by the next ones."""
-    if not columns or len(columns[0]) < 2:
+    if not columns:
         return True
     *earlier, last = columns
     is_later = last[1:] > last[:-1]

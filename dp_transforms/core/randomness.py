@@ -19,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from dp_transforms.checks import MAKE_A_KEY
+
 Words: TypeAlias = npt.NDArray[np.uint64]
 Whole: TypeAlias = npt.NDArray[np.int64]
 ItemUniforms: TypeAlias = Callable[[Whole, Words, Words], Words]
@@ -151,10 +153,7 @@ class IdKeys:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) < MIN_KEY_BYTES:
-            raise ValueError(
-                f"the noise key must have at least {MIN_KEY_BYTES} bytes, got {len(secret)}."
-                " Make one with: head -c 32 /dev/urandom > noise.key; chmod 600 noise.key"
-            )
+            raise ValueError(f"the noise key must have at least {MIN_KEY_BYTES} bytes, got {len(secret)}. {MAKE_A_KEY}")
         self.hash_users = IdHasher(derive_key(secret, "user ids"))
         self.hash_items = IdHasher(derive_key(secret, "item ids"))
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import struct
 
 import numpy as np
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dp_transforms.checks import MAKE_A_KEY
 from dp_transforms.core.randomness import (
     MIN_KEY_BYTES,
     IdHasher,
@@ -117,7 +119,7 @@ def test_sums_of_sets(groups):
 
 
 def test_short_keys_are_refused():
-    with pytest.raises(ValueError, match="at least 32 bytes, got 31"):
+    with pytest.raises(ValueError, match=rf"at least 32 bytes, got 31\. {re.escape(MAKE_A_KEY)}"):
         StreamKeys(bytes(MIN_KEY_BYTES - 1), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 
 
