@@ -178,7 +178,7 @@ def test_a_runner_that_nobody_knows_does_not_recover_and_its_decisions_wait_all_
 def test_beams_direct_runner_gives_the_same_where_it_finds_no_prism_and_no_network(tmp_path, monkeypatch):
     monkeypatch.setattr(PrismJobServer, "BIN_CACHE", str(tmp_path / "downloaded"))
     plan, key = small_plan(mode="hits", hits_per_user=2), key_file(tmp_path)
-    source = pairs_source(ordered_log(plan, 6, events=500))
+    source = pairs_source(ordered_log(plan, 6, events=250))
     # Else Beam takes the Prism of an earlier test in this process.
     alone = ["--experiments=disable_prism_server_singleton"]
     nowhere = [f"--prism_location={tmp_path / 'nothing'}", *alone]

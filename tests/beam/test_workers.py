@@ -174,7 +174,7 @@ def test_a_key_file_gives_one_answer_per_run_and_every_other_run_has_noise_of_it
 
 # --- written nowhere
 
-USERS = 1000
+USERS = 300
 MARK = b"PLANTED-"
 ITEMS = ("news", *(f"nobody's-{number}" for number in range(20)))
 
@@ -199,7 +199,7 @@ def read_user(record):
 def make_records(_):
     """Made on the worker: otherwise the log would stand in the job graph, as the test's own input."""
     for user in map(planted, range(USERS)):
-        for item, second in (("news", int(user[8:12]) % 700), (f"of {user}", 1), ("outside", 10**6)):
+        for item, second in (("news", int(user[8:12]) % 200), (f"of {user}", 1), ("outside", 10**6)):
             yield TimestampedValue(Record(user, item), Timestamp(START + second))
         for bad in ((user, None), (None, user), ({user: 1}, "news"), (user.encode() + b"\xff", "x"), (user, [user])):
             yield TimestampedValue(Record(*bad), Timestamp(START + 5))
@@ -222,7 +222,7 @@ def test_planted_users_and_a_fresh_key_leave_no_trace(traces):  # noqa: F811
     before = set(workers._FRESH_KEYS)
     job, reports, rejected = local_pipeline(), Collected(), Collected()
     records = job | beam.Create([0]) | beam.FlatMap(make_records).with_output_types(Record)
-    # A threshold at which none of 1,000 items of one user each passes, under any key.
+    # A threshold at which none of 300 items of one user each passes, under any key.
     plan = small_plan(hits_per_user=2, threshold=40)
     found = records | ShiftingHeavyHitters(plan, user=read_user, item=read_item, run_id=RUN_ID)
     _, _ = found.reports | "See" >> reports.sink(), found.rejected | "See rejected" >> rejected.sink()
@@ -239,7 +239,7 @@ def test_planted_users_and_a_fresh_key_leave_no_trace(traces):  # noqa: F811
 
 def make_pairs(_):
     for user in map(planted, range(USERS)):
-        yield TimestampedValue((user, "news"), Timestamp(START + int(user[8:12]) % 700))
+        yield TimestampedValue((user, "news"), Timestamp(START + 2 * int(user[8:12])))
         yield TimestampedValue((user, "no public item"), Timestamp(START))
         yield TimestampedValue(("", user), Timestamp(START))
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -49,11 +51,17 @@ def is_ours(file: str) -> bool:
 
 
 class Lines:
-    """Counts the lines of ours that are run and do not only read, and ends the process before one of them."""
+    """Counts the lines of ours that are run and do not only read, and ends the process before one of them.
 
-    def __init__(self, die_at: int | None = None) -> None:
+    news: before which of them something new was on the disk, in this folder. A process that is killed leaves nothing
+    else: before a line that is not among them it would leave what it leaves before the last one that is.
+    """
+
+    def __init__(self, die_at: int | None = None, folder: pathlib.Path | None = None) -> None:
         self.count = 0
         self.die_at = die_at
+        self.news: list[int] = []
+        self._folder, self._found = folder, dict[pathlib.Path, bytes]()
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         if frame.f_code.co_name in _READERS or not is_ours(frame.f_code.co_filename):
@@ -62,7 +70,30 @@ class Lines:
             self.count += 1
             if self.count == self.die_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self._folder is not None:
+                self._look_at(self._folder)
         return self.trace
+
+    def _look_at(self, folder: pathlib.Path) -> None:
+        found = {path: path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+        if found != self._found or not self.news:
+            self._found = found
+            self.news.append(self.count)
+
+
+def lines_of(work: Callable[[], object], folder: pathlib.Path) -> tuple[int, list[int]]:
+    """How many lines are run in a process that does it, and `Lines.news` of this folder."""
+    with tempfile.NamedTemporaryFile() as told:
+
+        def count() -> None:
+            lines = Lines(folder=folder)
+            sys.settrace(lines.trace)
+            work()
+            sys.settrace(None)
+            pathlib.Path(told.name).write_text(json.dumps([lines.count, lines.news]))
+
+        assert in_a_process(count) == (False, "")
+        return tuple(json.load(told))
 
 
 def in_a_process(work: Callable[[], object], die_at: int | None = None) -> tuple[bool, str]:

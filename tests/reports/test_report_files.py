@@ -18,17 +18,15 @@ from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.report_records import HEADER_KEY, MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
 from tests.helpers.report_samples import HEADER, IN_ORDER, LABELS, MAX_LONG, REPORTS, START, read_all, report, written
 
-ENDINGS = ["avro", "jsonl"]
 
-
-@pytest.mark.parametrize("ending", [*ENDINGS, "json", "ndjson", "AVRO"])
+@pytest.mark.parametrize("ending", ["avro", "jsonl"])
 def test_what_is_written_is_read_sorted_by_stream_and_window(tmp_path, ending):
     assert read_all(written(tmp_path, ending)) == (HEADER, IN_ORDER)
     assert IN_ORDER != REPORTS  # the order is the writer's work, not the test's
     os.unlink(tmp_path / f"report.{ending}")
     assert read_all(written(tmp_path, ending, [])) == (HEADER, []), "zero reports make a valid file"
     os.unlink(tmp_path / f"report.{ending}")
-    many = [report(i, *(HeavyHitter(f"item {j}", None, j - 1) for j in range(i % 60))) for i in range(1100)]
+    many = [report(i, *(HeavyHitter(f"item {j}", None, j - 1) for j in range(i % 60))) for i in range(500)]
     frame = len(ReportHeader("r", "s", "g", {"x": ""}).to_json())
     header = ReportHeader("r", "s", "g", {"x": "y" * (MAX_HEADER_BYTES - frame)})
     assert read_all(written(tmp_path, ending, many, header)) == (header, many), "several blocks, the longest header"

@@ -23,7 +23,7 @@ from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.ledger_file import VERSION, LedgerFile
 from dp_transforms.runs.records import LedgerError, Run, RunRefusedError, VerdictKind
 from dp_transforms.views.ledger_tables import json_of
-from tests.helpers.killed_nights import in_a_process
+from tests.helpers.killed_nights import in_a_process, lines_of
 from tests.helpers.ledger_runs import CAPS, cost, done, drawn, part, spent
 
 EXTRA = 3  # of PRAGMA synchronous: what was committed survives a loss of power
@@ -170,30 +170,31 @@ STEPS: list[tuple[str, Callable[[Ledger, Any], Any]]] = [
 def test_a_step_that_is_killed_at_any_line_forgets_nothing(folder: pathlib.Path, step: int) -> None:
     """What was said before stays; what was being said is said, or not; and the same steps go on. The first one makes
     the file."""
-    kills, place = 0, folder / "ledger.db"
+    place, (said, say) = folder / "ledger.db", STEPS[step]
 
     def statuses() -> list[str]:
         known = place.exists() and place.stat().st_size
         return [str(each.status) for _, parts in (Ledger(place).runs() if known else []) for each in parts]
 
-    for at in range(1, 400, 7):
+    def steps_before() -> Any:
         for each in folder.iterdir():
             each.unlink()
         verdict = None
         for _, said_before in STEPS[:step]:
             verdict = said_before(Ledger(place), verdict) or verdict
-        before, (said, say) = statuses(), STEPS[step]
-        was_killed, _ = in_a_process(functools.partial(say, Ledger(place), verdict), at)
-        if not was_killed:
-            break
-        kills += 1
+        return verdict
+
+    _, kills = lines_of(functools.partial(say, Ledger(place), steps_before()), folder)
+    assert len(kills) > 1
+    for at in kills:
+        verdict, before = steps_before(), statuses()
+        assert in_a_process(functools.partial(say, Ledger(place), verdict), at) == (True, "")
         assert (after := statuses()) in (before, [said])  # noqa: RUF018
         if after != ["finished"]:
             drawn(Ledger(place), Ledger(place).reserve(part(run_id="run"), CAPS), "s1")
         assert spent(Ledger(place)) == cost().epsilon
         assert not Ledger(place).faults()
         assert {each.name for each in folder.iterdir()} == {"ledger.db", "ledger.db.lock"}
-    assert kills > 4
 
 
 def with_files_of(most_bytes: int, work: Callable[[], object]) -> str:

@@ -129,7 +129,7 @@ def test_the_cost_of_contributions_has_its_parts():
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-10), (8.0, 1e-6)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.7, 1.1e-9), (8.0, 1e-6)])
 def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(mode, epsilon, delta):
     one = cost(epsilon=epsilon, delta=delta, mode=mode)
     rule = BudgetRule.declare(epsilon, delta, one)

@@ -63,7 +63,7 @@ hostile = st.one_of(
 )
 
 
-@given(st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=12), min_size=1, max_size=4))
+@given(st.lists(st.lists(st.one_of(st.none(), st.just(GOOD), rows, hostile), max_size=10), min_size=1, max_size=2))
 def test_json_values_are_read_as_lines_of_a_file_whatever_was_read_before(tmp_path, polls):
     """A record without a value, or of blanks alone, is reported; such a line is not one."""
     decoder, path = RecordDecoder(EventFields()), tmp_path / "log.jsonl"
