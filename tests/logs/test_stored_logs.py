@@ -19,7 +19,7 @@ from tests.helpers.log_files import write_avro, write_csv, write_json
 
 pytestmark = pytest.mark.xdist_group("s3")
 FIELDS = EventFields()
-ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(1_200)]
+ROWS = [(f"user {n % 100}", f"item {n % 7}", f"2026-01-01T00:{n % 60:02}:00Z") for n in range(3_000)]
 PADDING = os.urandom(1 << 19).hex()
 
 
