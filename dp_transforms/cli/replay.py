@@ -209,7 +209,7 @@ def _print_counts(job: ReplayJob, counts: Counter[str], seconds: float, covered:
     rows = counts[names.EVENTS_READ] + counts[names.EVENTS_REJECTED]
     parts = [f"{counts[names.EVENTS_OUTSIDE_RANGE]:,} outside {covered} skipped"]
     if job.public_items and not job.plan.takes_open_items:
-        parts.append(f"{counts[names.EVENTS_OUTSIDE_DOMAIN]:,} of other items than --public-items skipped")
+        parts.append(f"{counts[names.EVENTS_OF_OTHER_ITEMS]:,} of other items than --public-items skipped")
     if unpaid := counts[names.CONTRIBUTIONS_UNPAID]:
         parts.append(f"{unpaid:,} {beyond} of a user did not count")
     parts.append(f"{counts[names.EVENTS_REJECTED]:,} unreadable")

@@ -16,7 +16,7 @@ from dp_transforms.core.columns import MOST_MESSAGE_BYTES, concatenated_ranges, 
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.item_table import ItemTable
-from dp_transforms.core.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ
+from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_ITEMS, EVENTS_OUTSIDE_RANGE, EVENTS_READ
 from dp_transforms.core.planned_run import RunPart
 from dp_transforms.core.randomness import IdKeys
 from dp_transforms.core.stage import GroupKey, Sharding
@@ -51,7 +51,7 @@ class PackContributions:
         counts[EVENTS_OUTSIDE_RANGE] += int((~is_inside).sum())
         if public_items is not None:
             is_public = public_items.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()]
-            counts[EVENTS_OUTSIDE_DOMAIN] += int((is_inside & ~is_public).sum())
+            counts[EVENTS_OF_OTHER_ITEMS] += int((is_inside & ~is_public).sum())
             batch = batch.where(is_public)
         first_open = np.full(len(batch), part.first) if part.first else None
         for number, shard, of_users in contributions_of_events(

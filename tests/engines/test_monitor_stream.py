@@ -135,8 +135,8 @@ def test_a_drain_and_the_numbers_for_the_operator(kafka, cluster, key_path, tmp_
             return {**counters, **gauges}
 
         wait_for("the operator's numbers", lambda: wanted.items() <= numbers().items())
-        gauges = {"clock_lag_seconds", "budget_state_bytes", "known_items"}
-        assert {*gauges, "pairs_unpaid"} <= set(numbers())
+        gauges = {"clock_lag_seconds", "budget_state_bytes", "followed_items"}
+        assert {*gauges, "contributions_unpaid"} <= set(numbers())
         assert not run.ended
         stop_file.touch()
         wait_for_end(run.sink)

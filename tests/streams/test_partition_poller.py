@@ -104,7 +104,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late():
         step = stepped.step_at("p", stepped.start(), MemoryPartition("p", tuple(log), 100).open(), at(2))
         users = {int(user) for _, message in step.messages for user in Contributions.from_bytes(message.blob).users}
         sent.append(users)
-        assert step.counts["events_outside_domain"] == len(log) - len(others)
+        assert step.counts["events_of_other_items"] == len(log) - len(others)
     in_time = keys.hash_users(pa.array([f"u{n}" for n in range(0, 9, 3)]))[:, 0].tolist()
     assert sent == [set(in_time)] * 3
 

@@ -25,7 +25,7 @@ DATA = pathlib.Path(__file__).parent / "data"
 _COUNTS = {
     "events": names.EVENTS_READ,
     "outside_range": names.EVENTS_OUTSIDE_RANGE,
-    "outside_domain": names.EVENTS_OUTSIDE_DOMAIN,
+    "outside_domain": names.EVENTS_OF_OTHER_ITEMS,
     "rejected": names.EVENTS_REJECTED,
     "unpaid": names.CONTRIBUTIONS_UNPAID,
 }

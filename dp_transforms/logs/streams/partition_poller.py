@@ -242,11 +242,11 @@ class PartitionPoller:
     def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
         batch, first_open = taken.batch, taken.first_open
         if self._public_items is not None and len(batch):
-            known_labels = self._public_items.contains(self._keys.hash_items(batch.item.dictionary))
-            is_known = known_labels[batch.item.indices.to_numpy()]
+            public_labels = self._public_items.contains(self._keys.hash_items(batch.item.dictionary))
+            is_public = public_labels[batch.item.indices.to_numpy()]
             is_inside = self._schedule.first_window(batch.time_micros) >= 0
-            step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
-            batch, first_open = batch.where(is_known), first_open[is_known]
+            step.counts["events_of_other_items"] += int((is_inside & ~is_public).sum())
+            batch, first_open = batch.where(is_public), first_open[is_public]
         sharding = {"windows_per_range": 1, "shards": self._polling.shards}
         for window, shard, pairs in contributions_of_events(
             batch, self._schedule, self._keys, **sharding, first_open=first_open
