@@ -21,7 +21,11 @@ from tests.reference.charging_game import game_by_iteration, vertices
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
 
-@pytest.mark.parametrize("row", REFERENCES, ids=lambda row: f"{row['eps_query']}-{row['hits']}-{row['delta']}")
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[pytest.mark.nightly] if row["hits"] > 100 else []) for row in REFERENCES],
+    ids=lambda row: f"{row['eps_query']}-{row['hits']}-{row['delta']}",
+)
 def test_reference_values(row):
     each, hits, delta = row["eps_query"], int(row["hits"]), row["delta"]
     q, between = not_prior_probability(each), between_probability(each, math.ceil(2 / each))

@@ -55,7 +55,12 @@ _TIMER = beam.DoFn.TimerParam
 
 
 def defaults_of(method: Callable[..., Any]) -> dict[str, Any]:
-    found = inspect.signature(method).parameters.items()
+    return _defaults_of(getattr(method, "__func__", method))
+
+
+@functools.cache
+def _defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    found = inspect.signature(function).parameters.items()
     return {name: parameter.default for name, parameter in found if parameter.default is not parameter.empty}
 
 
@@ -125,6 +130,18 @@ class Held:
     messages: list[tuple[str, Any]]
     told: dict[Any, Any]
 
+    def copied(self) -> Held:
+        """Values may be in both: nobody changes one."""
+        states = {key: {name: _copied(held) for name, held in named.items()} for key, named in self.states.items()}
+        return Held(states, [*self.messages], {**self.told})
+
+
+def _copied(held: Any) -> Any:
+    found = copy.copy(held)
+    if isinstance(found, Bag):
+        found.content = [*found.content]
+    return found
+
 
 class DyingEngine:
     """see: is called with each output of a step: label, tag, value and what is held. It may keep things in `told`."""
@@ -145,7 +162,7 @@ class DyingEngine:
         self._start()
         for collection in self._graph.begin:
             self._send(collection, b"")
-        self._complete, self._taken = copy.deepcopy(self._held), None
+        self._complete, self._taken = self._held.copied(), None
 
     def _start(self, *, is_new_process: bool = True) -> None:
         if is_new_process:
@@ -174,11 +191,12 @@ class DyingEngine:
                 self._send(step.outputs[tag if tag is not None else main], value)
 
     def _process(self, step: Step, key: Any, element: Any) -> Iterable[Any] | None:
-        return self._call(step, functools.partial(step.do_fn.process, element, **step.more), key)
+        return self._call(step, step.do_fn.process, key, element, **step.more)
 
-    def _call(self, step: Step, method: Callable[..., Any], key: Any) -> Iterable[Any] | None:
-        arguments = {name: self._argument(step, default, key) for name, default in defaults_of(method).items()}
-        return method(**{name: value for name, value in arguments.items() if value is not _UNKNOWN})
+    def _call(self, step: Step, method: Callable[..., Any], key: Any, *given: Any, **more: Any) -> Iterable[Any] | None:
+        defaults = defaults_of(method)
+        arguments = {name: self._argument(step, default, key) for name, default in defaults.items() if name not in more}
+        return method(*given, **more, **{name: value for name, value in arguments.items() if value is not _UNKNOWN})
 
     def waiting(self) -> int:
         """How many states have messages that wait for the turn of their window."""
@@ -242,7 +260,7 @@ class DyingEngine:
     def _checkpoint(self) -> None:
         """Takes a snapshot, or completes the one that was taken."""
         if self._taken is None:
-            self._taken = copy.deepcopy(self._held)
+            self._taken = self._held.copied()
             return
         self._complete, self._taken = self._taken, None
         called, self._finalizers = self._finalizers, []
@@ -251,7 +269,7 @@ class DyingEngine:
 
     def _die(self) -> None:
         self.deaths += 1
-        self._held, self._taken, self._finalizers = copy.deepcopy(self._complete), None, []
+        self._held, self._taken, self._finalizers = self._complete.copied(), None, []
         self._start(is_new_process=self._source.random() < 0.5)  # else the process lives, and its DoFns are new
 
     def run(self, most_deaths: int = 12) -> None:

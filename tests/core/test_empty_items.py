@@ -14,7 +14,7 @@ from dp_transforms.core.public_items import EmptyItems, binomial_integers
 from tests.helpers.sampling_checks import chi_squared_rejects, stream_keys
 
 ONE = 1 << 128
-WINDOWS = 15_000
+WINDOWS = 6_000
 
 
 class FirstPositions(EmptyItems):

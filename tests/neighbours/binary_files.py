@@ -56,7 +56,7 @@ def large_cells() -> dict[str, list[Cells]]:
         "17 MB": [(me, b"A" * (17 * MB), _T)],
         "a user of 20 MB, twice": [(b"x" * (20 * MB), b"A", _T)] * 2,
         "20 of 1 MB": [(me, b"A" * MB, _T)] * 20,
-        "120,000 rows": [(me, b"A", _T)] * 120_000,
+        "20,000 rows": [(me, b"A", _T)] * 20_000,
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
-from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
 from tests.helpers.memory_stream import poller_of
 from tests.helpers.small_runs import MICROS, SECRET, held_in, names_by_hash, settings_of, small_plan
@@ -71,7 +71,7 @@ class Stepped:
         self._open_reader, self._clock, self._wall, self._treatment = open_reader, clock, wall, treatment
         self._choice = random.Random(treatment.seed)
         self._pollers = [self._poller(size) for size in treatment.polls]
-        self._stored: tuple[bytes, dict[Key, Sent]] = (self._pollers[0].start().to_bytes(), {})
+        self._store(self._pollers[0].start(), {})
         self._announced: dict[Key, Content] = {}
         self.deaths = self.intents = self.steps = 0
         self.pairs = self._run()
@@ -85,6 +85,10 @@ class Stepped:
             confirm=self._treatment.confirm,
             max_records=max_records,
         )
+
+    def _store(self, progress: PartitionProgress, sent: dict[Key, Sent]) -> None:
+        self._stored = progress.to_bytes(), dict(sent)
+        self._stored_intent = self._pollers[0].restore(self._stored[0]).intent
 
     def _begin(self) -> None:
         """As a new worker does: from what is stored, with a reader of its own."""
@@ -132,10 +136,9 @@ class Stepped:
             self._reader.close()
             self._begin()
         elif luck < 4 * self._treatment.deaths or luck > 0.9:
-            self._stored = (self._progress.to_bytes(), dict(self._sent))
-        stored = self._pollers[0].restore(self._stored[0]).intent
-        if stored is not None and self._choice.random() < 0.5:
-            self._confirmed.add(stored.name)
+            self._store(self._progress, self._sent)
+        if self._stored_intent is not None and self._choice.random() < 0.5:
+            self._confirmed.add(self._stored_intent.name)
 
     def _take(self, step: Step) -> None:
         """What any worker ever announces for a window, also one that then dies, is the same."""

@@ -97,17 +97,14 @@ def test_a_backlog(monkeypatch: pytest.MonkeyPatch, clock: str, plan: str) -> No
     case.check(confirm=source.random() < 0.7)
 
 
-@pytest.mark.parametrize("clock", ["arrival, in order", "arrival"])
-def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
+@pytest.mark.parametrize(("clock", "begin", "confirm"), [("arrival, in order", 100, False), ("arrival", -5, True)])
+def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, clock: str, begin: int, confirm: bool) -> None:
     """Without x' the partition is idle where with x' it is not: windows close by the wall clock, or by the records."""
-    intents = 0
     source = random.Random(f"json {clock}")
-    for begin, confirm in ((-5, True), (100, False)):
-        seed = source.getrandbits(32)
-        case = Case(monkeypatch, clock, some(source, 40), seed=seed, count=150, begin=begin, lag_millis=3_500)
-        case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
-        intents += case.run.intents
-    assert intents > 0, "windows closed by the wall clock"
+    seed = source.getrandbits(32)
+    case = Case(monkeypatch, clock, some(source, 40), seed=seed, count=150, begin=begin, lag_millis=3_500)
+    case.check(jump_seconds=5, confirm=confirm, deaths=0.01)
+    assert begin > 0 or case.run.intents > 0, "windows closed by the wall clock"
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
@@ -124,7 +121,7 @@ def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, si
     """Many records of x' before those of the others: with them, as many of theirs lie behind the first poll."""
     added = [as_json(("x'", "A", (START + 1) * MICROS))] * min(100 * size, 1_000)
     source = random.Random(f"{size} {clock}")
-    where, count = source.choice(["first", "spread"]), 400 if size == 1 else 1_500
+    where, count = source.choice(["first", "spread"]), 150 if size == 1 else 1_500
     case = Case(monkeypatch, clock, added, count=count, where=where, begin=BACKLOG)
     case.check(case.without[-1].micros, polls=(size,), confirm=False)
     case.check(source.choice(case.without).micros, polls=(size, 700), deaths=0.01)

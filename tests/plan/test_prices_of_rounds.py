@@ -40,7 +40,7 @@ def price_at(prices, weight, margin):
     return max(mpmath.log1p(excess(*pair, prices.order)) / (prices.order - 1) for pair in ways)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_what_a_plan_in_rounds_claims_holds_by_independent_arithmetic(seed):
     plan = random_plan(seed)
     paid, units, lists = plan.paid_contributions, plan.paid_rounds.units, plan.prices_of_rounds

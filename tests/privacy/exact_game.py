@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dp_transforms.accounting.exponential_power import ExponentialPower
+from dp_transforms.accounting.price_bounds import Published
+from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.named_items import NamedItems
 from tests.helpers.rounds_runs import contributions_of
@@ -24,6 +27,7 @@ from tests.helpers.small_runs import MICROS, SECRET
 from tests.helpers.trial_plan import TrialPlan
 from tests.reference.exact_law import Law, hockey_sticks
 from tests.reference.log import ONE, Tails, words_of
+from tests.reference.prices import delta_of_budget
 
 Held = Mapping[str, Sequence[tuple[int, str]]]  # of each user: windows and items
 TARGET = "x'"  # the user that the neighbouring logs differ in
@@ -141,7 +145,31 @@ def worst_ratio(with_user: Law, without: Law, claim: Callable[[float], float], e
     return max((delta - _ROUNDING) / claim(epsilon) for delta, epsilon in zip(deltas, epsilons, strict=True))
 
 
-# --- Logs and answers where users pay for tests of contributions
+# --- Users pay for tests of contributions: their claim, logs and answers
+
+ORDER, EPSILON, DELTA_TESTS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
+BUDGET = order_budget(ORDER, EPSILON, DELTA_TESTS)
+
+
+@functools.cache
+def prices_of(noise: ExponentialPower, deviations: float, most_tests: int) -> PriceList:
+    """deviations: between the boundaries of levels."""
+    spacing = math.ceil(deviations * noise.standard_deviation)
+    return make_price_list(Published(noise, ORDER, spacing), BUDGET, most_tests)
+
+
+def claim(epsilon: float, delta_open: float = DELTA_OPEN) -> float:
+    """Of one budget, and of lone items."""
+    return delta_of_budget(ORDER, BUDGET, epsilon) + delta_open
+
+
+def ratio_of_logs(law: Callable[[Held], Law], held: Held, claimed: Callable[[float], float] = claim) -> float:
+    """The `worst_ratio` of a log with x' and without."""
+    return worst_ratio(law(held), law(without_target(held)), claimed, [0.1 * index for index in range(41)])
+
+
+def without_target(held: Held) -> Held:
+    return {user: places for user, places in held.items() if user != TARGET}
 
 
 def held_by(held: Held, settings: TrialPlan) -> Contributions:
@@ -152,10 +180,6 @@ def held_by(held: Held, settings: TrialPlan) -> Contributions:
         for window, item in places
     ]
     return contributions_of(log, settings)
-
-
-def without_target(held: Held) -> Held:
-    return {user: places for user, places in held.items() if user != TARGET}
 
 
 def shown_of(named: NamedItems) -> tuple[Any, ...]:

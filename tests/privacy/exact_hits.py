@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.charging_game import GameAccountant, between_probability
-from dp_transforms.accounting.discrete_laplace_law import not_prior_probability, upper_tail_integers
+from dp_transforms.accounting.discrete_laplace_law import not_prior_probability
 from dp_transforms.core.contribution_counters import ContributionCounters, HitEntries
 from dp_transforms.core.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.core.hit_noise import query_noise
@@ -26,7 +27,7 @@ from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import hits_trial
 from tests.privacy.exact_game import ChosenKeys, Outcome, Piece, law_of, outcomes_of, worst_ratio
 from tests.reference.exact_law import Law
-from tests.reference.log import ONE, Tails
+from tests.reference.log import ONE, tails_of
 
 TARGET_USER = 7  # x', the user that the neighbouring logs differ in
 Transcript = tuple[Any, ...]
@@ -60,7 +61,12 @@ def claim_of(settings: TrialPlan, epsilon: float, hits: int | None = None) -> fl
     """What target charging promises. hits: instead of those of the plan."""
     each, zone = settings.charged_hits.epsilon_per_query, settings.charged_hits.zone_width
     q = between_probability(each, zone) if settings.charged_hits.mode == "names" else not_prior_probability(each)
-    return GameAccountant(each, q, hits or settings.hits_per_user).delta(epsilon)
+    return _delta(each, q, hits or settings.hits_per_user, epsilon)
+
+
+@functools.cache
+def _delta(epsilon_per_query: float, q: float, hits: int, epsilon: float) -> float:
+    return GameAccountant(epsilon_per_query, q, hits).delta(epsilon)
 
 
 class Stored(NamedTuple):
@@ -96,7 +102,7 @@ class HitsGame:
         self._settings, self._keys = settings, ChosenKeys(settings)
         keys: Any = self._keys
         self._monitor = HeavyHitterMonitor(settings, keys)
-        self._tails = Tails(upper_tail_integers(settings.hits.epsilon_per_query))
+        self._tails = tails_of(settings.hits.epsilon_per_query)
 
     def outcomes(self, window: int, holders: Holders, before: Stored, cap: int) -> dict[Any, Outcome]:
         """cap: counts from here on are one outcome. Merging outcomes can only help privacy, so a violation that is

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.discrete_laplace_law import upper_tail_integers
 from tests.privacy.exact_game import Piece
 from tests.privacy.exact_hits import TARGET_USER, HitsGame, Round, Stored, fresh_users, ratio_of, settings_for
-from tests.reference.log import ONE, Tails
+from tests.reference.log import ONE, tails_of
 
 THRESHOLD, ZONE = 4, 2
 EPSILONS = [0.05 * index for index in range(61)]
@@ -37,8 +36,8 @@ SEQUENCES: dict[str, list[Round]] = {
 # The same others every time: they are charged together with x', so that who is active depends on the transcript.
 SHARED = (100, 101, 102)
 POOLS: dict[str, list[Round]] = {
-    "one pool forever": [Round.single(SHARED)] * 5,
-    "the pool pays before x' comes": [Round.single(SHARED, held=False)] * 2 + [Round.single(SHARED)] * 3,
+    "one pool forever": [Round.single(SHARED)] * 4,
+    "the pool pays before x' comes": [Round.single(SHARED, held=False)] * 2 + [Round.single(SHARED)] * 2,
     "two pools overlap": [Round.single(SHARED), Round.single((102, 103, 104, 105)), Round.single((100, 104))] * 2,
 }
 TWO_ITEMS: dict[str, list[Round]] = {
@@ -63,7 +62,7 @@ def test_every_transcript_of_fresh_users(mode: str, epsilon: float) -> None:
 
 
 def tail_of(epsilon: float, margin: int) -> Fraction:
-    return Fraction(Tails(upper_tail_integers(epsilon)).tail(margin), ONE)
+    return Fraction(tails_of(epsilon).tail(margin), ONE)
 
 
 @each_mode
@@ -125,7 +124,7 @@ def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(mode: str) ->
 
 OF_TWO = SHARED[:2]
 ONE_PUBLIC: dict[str, list[Round]] = {
-    "x' holds what nobody else holds": [Round.single(())] * 5,
+    "x' holds what nobody else holds": [Round.single(())] * 4,
     "now alone, now with others": [
         Round.single(fresh_users(window, count)) for window, count in enumerate((0, 3, 0, 4))
     ],

@@ -33,7 +33,7 @@ from tests.privacy.exact_hits import (
 from tests.reference.charging_game import game_by_iteration, vertices
 from tests.reference.exact_law import Law
 
-THRESHOLD, ZONE, WINDOWS = 4, 2, 6
+THRESHOLD, ZONE, WINDOWS = 4, 2, 5
 EPSILONS = [0.1 * index for index in range(31)]
 # Of each window so far: its key, and what was published.
 Past = tuple[tuple[int, Transcript], ...]
@@ -105,8 +105,8 @@ def test_every_transcript_of_two_keys_is_within_the_claim_of_two_and_not_of_one(
         return worst_ratio(*laws, lambda epsilon: claim_of(settings, epsilon, keys), EPSILONS)
 
     ratios = {name: ratio(name, 2) for name in STRATEGIES}
-    assert 0.7 < max(ratios.values()) <= 1, "six windows attain a good part of the claim"
-    assert ratio(max(ratios, key=ratios.__getitem__), 1) > 1.1, "what one key promises does not hold under two"
+    assert 0.7 < max(ratios.values()) <= 1, "five windows attain a good part of the claim"
+    assert ratio(max(ratios, key=ratios.__getitem__), 1) > 1.04, "what one key promises does not hold under two"
 
 
 @each_mode

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.price_bounds import Published
-from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
+from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core.item_sums import ItemSums
 from dp_transforms.core.item_table import ItemTable
@@ -30,27 +29,11 @@ from dp_transforms.plan.rounds import public_threshold, terms_of_round, terms_of
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import looks_trial
-from tests.privacy.exact_game import (
-    TARGET,
-    ChosenKeys,
-    Held,
-    Outcome,
-    Piece,
-    cuts_of_levels,
-    held_by,
-    law_of,
-    outcomes_of,
-    pieces_between,
-    shown_of,
-    without_target,
-    worst_ratio,
-)
+from tests.privacy import exact_game as exact
+from tests.privacy.exact_game import BUDGET, DELTA_OPEN, ORDER, TARGET, Held, Outcome, Piece, ratio_of_logs
 from tests.reference.exact_law import Law
-from tests.reference.log import ONE, Tails
-from tests.reference.prices import delta_of_budget
+from tests.reference.log import ONE, tails_of
 
-ORDER, EPSILON, DELTA_TESTS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
-EPSILONS = [0.1 * index for index in range(41)]
 WINDOWS, SCALE, MOST_TESTS = 2, 20, 20
 _RARE = ONE >> 120  # further levels that are so rare count as one
 SHAPES = (3.5, 1.5, 2.5)
@@ -58,20 +41,10 @@ UNITS = tuple(BUDGET_UNITS * percent // 100 for percent in (40, 25, 35))
 
 
 @functools.cache
-def price_lists(deviations: float) -> tuple[PriceList, ...]:
-    budget, noises = order_budget(ORDER, EPSILON, DELTA_TESTS), [ExponentialPower(shape, SCALE) for shape in SHAPES]
-    spacings = [math.ceil(deviations * noise.standard_deviation) for noise in noises]
-    return tuple(
-        make_price_list(Published(noise, ORDER, spacing), budget, MOST_TESTS)
-        for noise, spacing in zip(noises, spacings, strict=True)
-    )
-
-
-@functools.cache
 def in_rounds(deviations: float = 15.0, windows: int = WINDOWS) -> TrialPlan:
     """One block of all windows, and the smallest threshold of it that the claim allows. deviations: between the levels;
     by default so many that there is one, and all windows can be enumerated together."""
-    first, *later = price_lists(deviations)
+    first, *later = (exact.prices_of(ExponentialPower(shape, SCALE), deviations, MOST_TESTS) for shape in SHAPES)
     trial = looks_trial(
         schedule=WindowSchedule.fixed(0, windows, 1),
         threshold=smallest_open_threshold(first, DELTA_OPEN, open_units=UNITS[0]),
@@ -89,12 +62,12 @@ class Game:
     """One log, and all that each round of a replay of it can publish. public: items."""
 
     def __init__(self, held: Held, trial: TrialPlan, public: Sequence[str] = ()) -> None:
-        self._trial, self._keys, self._span = trial, ChosenKeys(trial), Span(0, trial.schedule.horizon)
-        self._held = held_by(held, trial)
+        self._trial, self._keys, self._span = trial, exact.ChosenKeys(trial), Span(0, trial.schedule.horizon)
+        self._held = exact.held_by(held, trial)
         self._public = ItemTable.of_labels(pa.array(public, pa.string()), self._keys.hash_items)[0] if public else None
 
     def law(self) -> Law:
-        return law_of(len(self._trial.units_of_rounds), (), self._outcomes)
+        return exact.law_of(len(self._trial.units_of_rounds), (), self._outcomes)
 
     def _outcomes(self, number: int, earlier: tuple[bytes, ...]) -> dict[Any, Outcome]:
         """earlier: what was named in blocks, and then in windows up to the round before."""
@@ -106,9 +79,9 @@ class Game:
         def run(chosen: dict[Any, Any]) -> tuple[Any, tuple[bytes, ...]]:
             self._keys.chosen = chosen
             named = name.process(None, sums, self._span, collections.Counter(), *told)
-            return shown_of(named), (*earlier[:1], bytes(named.to_bytes()))
+            return exact.shown_of(named), (*earlier[:1], bytes(named.to_bytes()))
 
-        return outcomes_of(run, self._draws(number, sums, weigh.earlier(self._span, *told)))
+        return exact.outcomes_of(run, self._draws(number, sums, weigh.earlier(self._span, *told)))
 
     def _draws(self, number: int, sums: ItemSums, names: Any) -> dict[Any, list[Piece]]:
         """Of all that is drawn for."""
@@ -133,8 +106,8 @@ class Game:
 
     def _pieces(self, number: int, value: int, threshold: int) -> list[Piece]:
         prices = self._trial.prices_of_rounds[number]
-        tails = Tails(prices.noise.upper_tail_integers())
-        return pieces_between(cuts_of_levels(tails, value, [threshold], prices.spacing), _RARE)
+        tails = tails_of(prices.noise)
+        return exact.pieces_between(exact.cuts_of_levels(tails, value, [threshold], prices.spacing), _RARE)
 
 
 def others(*counts: int) -> dict[str, list[tuple[int, str]]]:
@@ -162,13 +135,9 @@ def scenarios() -> dict[str, Held]:
     }
 
 
-def claim(epsilon: float) -> float:
-    """With one order for all rounds."""
-    return delta_of_budget(ORDER, order_budget(ORDER, EPSILON, DELTA_TESTS), epsilon) + DELTA_OPEN
-
-
 def ratio_of(held: Held, trial: TrialPlan, public: Sequence[str] = ()) -> float:
-    return worst_ratio(*(Game(part, trial, public).law() for part in (held, without_target(held))), claim, EPSILONS)
+    """The claim is that of one order for all rounds."""
+    return ratio_of_logs(lambda part: Game(part, trial, public).law(), held)
 
 
 @functools.cache
@@ -199,9 +168,9 @@ def divergence_of(number: int, trial: TrialPlan) -> float:
 
 def test_all_rounds_together_have_the_divergence_of_one_budget() -> None:
     """At most: for the number of others at which they tell most."""
-    trial, budget = in_rounds(windows=1), order_budget(ORDER, EPSILON, DELTA_TESTS)
+    trial = in_rounds(windows=1)
     largest = max(divergence_of(number, trial) for number in (near(1), near(2)))
-    assert 0.1 * budget < largest <= budget
+    assert 0.1 * BUDGET < largest <= BUDGET
 
 
 @pytest.mark.nightly
@@ -209,7 +178,7 @@ def test_the_claim_of_rounds_is_nearly_attained() -> None:
     assert max(map(ratio, scenarios())) > 0.15
 
 
-@pytest.mark.parametrize("crowd", [0, 3])
+@pytest.mark.parametrize("crowd", [0, pytest.param(3, marks=pytest.mark.nightly)])
 def test_a_public_item_beside_an_open_one_is_within_the_claim(crowd: int) -> None:
     """In one window. Also one that x' alone holds, though its threshold in blocks is below the safe one of open items:
     if it is tested as those are, it exceeds the claim."""

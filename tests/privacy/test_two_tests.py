@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -18,8 +17,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.exponential_power import ExponentialPower
-from dp_transforms.accounting.price_bounds import Published
-from dp_transforms.accounting.price_list import PriceList, make_price_list, order_budget, smallest_open_threshold
+from dp_transforms.accounting.price_list import smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.core import two_tests
 from dp_transforms.core.contributions import Contributions
@@ -33,37 +31,12 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import units_of
 from tests.helpers.trial_plan import TrialPlan
 from tests.helpers.trials import looks_trial
-from tests.privacy.exact_game import (
-    TARGET,
-    ChosenKeys,
-    Held,
-    Outcome,
-    Piece,
-    cuts_of_levels,
-    held_by,
-    law_of,
-    outcomes_of,
-    pieces_between,
-    shown_of,
-    without_target,
-    worst_ratio,
-)
+from tests.privacy import exact_game as exact
+from tests.privacy.exact_game import DELTA_OPEN, TARGET, Held, Outcome, Piece, ratio_of_logs
 from tests.reference.exact_law import Law
-from tests.reference.log import ONE, Tails, words_of
-from tests.reference.prices import delta_of_budget
+from tests.reference.log import ONE, tails_of, words_of
 
-ORDER, EPSILON, DELTA_TESTS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
-EPSILONS = [0.1 * index for index in range(41)]
 _RARE = ONE >> 40  # further levels that are so rare count as one
-
-
-@functools.cache
-def prices(most_tests: int, deviations: float) -> PriceList:
-    noise = ExponentialPower(2.5, 40)
-    budget = order_budget(ORDER, EPSILON, DELTA_TESTS)
-    return make_price_list(
-        Published(noise, ORDER, math.ceil(deviations * noise.standard_deviation)), budget, most_tests
-    )
 
 
 @functools.cache
@@ -72,7 +45,7 @@ def trial_of(
 ) -> TrialPlan:
     """The smallest threshold that the claim allows; followed items may have any, and here have a low one. deviations:
     between levels. Of four tests the first budget pays for one, and the second one for two."""
-    listed = prices(most_tests, deviations)
+    listed = exact.prices_of(ExponentialPower(2.5, 40), deviations, most_tests)
     threshold = smallest_open_threshold(listed, DELTA_OPEN)
     trial = looks_trial(
         schedule=WindowSchedule.fixed(0, windows, 1),
@@ -88,7 +61,7 @@ def trial_of(
     return dataclasses.replace(trial, second_test=SecondTest(units=(first, second)))
 
 
-class KeysOfTests(ChosenKeys):
+class KeysOfTests(exact.ChosenKeys):
     """`chosen`: of the first test under 0, of the second one under 1."""
 
     def window_uniforms(self) -> Any:
@@ -131,8 +104,8 @@ class Game:
     def __init__(self, held: Held, trial: TrialPlan) -> None:
         keys: Any = KeysOfTests(trial)
         self._trial, self._keys, self.most_spent = trial, keys, 0
-        self._tails, self._target = Tails(trial.contributions.noise.upper_tail_integers()), user_hash(self._keys)
-        contributions, users = held_by(held, trial), self.users(trial, self._keys)
+        self._tails, self._target = tails_of(trial.contributions.noise), user_hash(self._keys)
+        contributions, users = exact.held_by(held, trial), self.users(trial, self._keys)
         budgets, self._weighed = users.restore([], 0), list[WeighedItems]()
         for window in range(trial.schedule.horizon):
             of_window = contributions.select(contributions.windows == window)
@@ -141,7 +114,7 @@ class Game:
     def law(self) -> Law:
         """Of what is published. That is not all that tests find: an item may be left out, or undecided."""
         law = Counter[Any]()
-        for found, share in law_of(2 * self._trial.schedule.horizon, Between(), self._outcomes).items():
+        for found, share in exact.law_of(2 * self._trial.schedule.horizon, Between(), self._outcomes).items():
             law[tuple(published for published, _ in found)] += share
         return dict(law)
 
@@ -158,7 +131,7 @@ class Game:
             self._keys.chosen = {number: chosen}
             return test()
 
-        return outcomes_of(run, draws)
+        return exact.outcomes_of(run, draws)
 
     def _test_first(self, step: two_tests.NameFirst, window: int, before: Between) -> tuple[Any, Between]:
         weighed = self._weighed[window]
@@ -166,7 +139,7 @@ class Game:
         found = step.process(state, weighed, Span(window, window + 1), Counter())
         items, undecided = (set(map(bytes, each.hashes)) for each in (weighed, found))
         spent = self._spend(before, weighed.weights[weighed.holders == self._target])
-        shown = shown_of(found.named()), tuple(sorted(undecided))
+        shown = exact.shown_of(found.named()), tuple(sorted(undecided))
         after = before._replace(first=tuple(step.chunks(state)), spent=spent, found=bytes(found.to_bytes()))
         return shown, after._replace(left_out=frozenset(items - undecided))
 
@@ -183,7 +156,7 @@ class Game:
         self.before_second_test(state, before)
         named = step.process(state, FirstTests.from_bytes(before.found), Span(window, window + 1), Counter())
         spent = self._spend(before, paid)
-        return (shown_of(named), ()), Between(before.first, tuple(step.chunks(state)), spent)
+        return (exact.shown_of(named), ()), Between(before.first, tuple(step.chunks(state)), spent)
 
     def before_second_test(self, state: Any, before: Between) -> None:
         """For a planted fault."""
@@ -199,12 +172,12 @@ class Game:
         pieces = {}
         for item, value in values.items():
             threshold = trial.followed_threshold if item in known else trial.threshold
-            cuts = cuts_of_levels(self._tails, value, [threshold], trial.contributions.spacing)
-            pieces[window, item] = pieces_between(cuts, _RARE)
+            cuts = exact.cuts_of_levels(self._tails, value, [threshold], trial.contributions.spacing)
+            pieces[window, item] = exact.pieces_between(cuts, _RARE)
         return pieces
 
 
-def user_hash(keys: ChosenKeys) -> Any:
+def user_hash(keys: exact.ChosenKeys) -> Any:
     return keys.hash_users(pa.array([TARGET], pa.string()))[0, 0]
 
 
@@ -218,14 +191,9 @@ def near(trial: TrialPlan) -> int:
     return trial.threshold // trial.contributions.weights[0]
 
 
-def claim(epsilon: float) -> float:
-    """Of one budget of one test, and of lone items."""
-    return delta_of_budget(ORDER, order_budget(ORDER, EPSILON, DELTA_TESTS), epsilon) + DELTA_OPEN
-
-
 def ratio_of(held: Held, trial: TrialPlan, game: type[Game] = Game) -> float:
-    laws = (game(part, trial).law() for part in (held, without_target(held)))
-    return worst_ratio(*laws, claim, EPSILONS)
+    """The claim is that of one budget of one test."""
+    return ratio_of_logs(lambda part: game(part, trial).law(), held)
 
 
 def scenarios() -> dict[str, tuple[TrialPlan, Held]]:
@@ -273,7 +241,7 @@ def test_the_claim_is_attained_in_part() -> None:
 def test_an_item_of_one_user_is_named_by_one_test_or_the_other() -> None:
     """With the probability of both tails, and never without the user."""
     trial, held = scenarios()["alone"]
-    tails, listed = Tails(trial.contributions.noise.upper_tail_integers()), trial.contributions
+    tails, listed = tails_of(trial.contributions.noise), trial.contributions
     first, second = (trial.threshold - weight for weight in trial.largest_in_rounds)
     in_first, not_left_out, in_second = (tails.tail(each) / ONE for each in (first, first - listed.spacing, second))
     law = Game(held, trial).law()

@@ -15,7 +15,7 @@ from dp_transforms.core.window_report import HeavyHitter, WindowReport
 from tests.helpers.trial_plan import TrialPlan
 from tests.reference.budgets import Weights
 from tests.reference.hits import report_of
-from tests.reference.log import ONE, Tails, empty_items, hash_all, integer_of, words_of
+from tests.reference.log import ONE, empty_items, hash_all, integer_of, tails_of, words_of
 
 
 class Named(NamedTuple):
@@ -58,7 +58,7 @@ def oracle_names(weights: Weights, settings: TrialPlan, keys: StreamKeys, domain
     tests, low = settings.contributions, settings.followed_threshold
     everybody = {user for added in weights.values() for user in added}
     draws = Draws(keys, everybody, {item for _, item in weights} | set(domain))
-    law, uniforms = Tails(tests.noise.upper_tail_integers()), keys.window_uniforms()
+    law, uniforms = tails_of(tests.noise), keys.window_uniforms()
     last_named: dict[str, int] = {}
     found: list[Named] = []
     for window in range(settings.schedule.horizon):

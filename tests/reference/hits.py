@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_transforms.accounting.discrete_laplace_law import capped_sum_tail_integer, upper_tail_integers
+from dp_transforms.accounting.discrete_laplace_law import capped_sum_tail_integer
 from dp_transforms.core.noise_table import WideDiscreteLaplace, wide_discrete_laplace
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.core.window_report import HeavyHitter, WindowReport
@@ -18,11 +18,11 @@ from tests.reference.log import (
     Event,
     Hash,
     Held,
-    Tails,
     empty_items,
     hash_all,
     integer_of,
     items_by_window_and_user,
+    tails_of,
     words_of,
 )
 
@@ -126,7 +126,7 @@ class SingleNoise:
     """Discrete Laplace: a bit first, "the full count passes", and then the noise given that bit."""
 
     def __init__(self, settings: TrialPlan, keys: StreamKeys) -> None:
-        law = Tails(upper_tail_integers(settings.hits.epsilon_per_query))
+        law = tails_of(settings.hits.epsilon_per_query)
         self.tail, self._invert = law.tail, law.invert
         self._threshold, self._keys = settings.threshold, keys
 

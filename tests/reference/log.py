@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dp_transforms.accounting.discrete_laplace_law import upper_tail_integers
+from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.core.randomness import StreamKeys
 from tests.helpers.trial_plan import TrialPlan
 
@@ -79,6 +82,12 @@ class Tails:
     def invert(self, uniform: int) -> int:
         """The largest z with uniform < tail(z)."""
         return len(self._tails) - bisect.bisect_right(self._rising, uniform)
+
+
+@functools.cache
+def tails_of(noise: ExponentialPower | float) -> Tails:
+    """noise: or epsilon of discrete Laplace noise. Made once: a table is dear."""
+    return Tails(upper_tail_integers(noise) if isinstance(noise, float) else noise.upper_tail_integers())
 
 
 def empty_items(

@@ -15,7 +15,7 @@ from dp_transforms.core.randomness import ItemUniforms, StreamKeys
 from tests.helpers.trial_plan import TrialPlan
 from tests.reference.budgets import Place, Wallet, Weights, prices_of, those_paid
 from tests.reference.contributions import Draws, Named, users_of
-from tests.reference.log import ONE, Event, Held, Tails, items_by_window_and_user
+from tests.reference.log import ONE, Event, Held, items_by_window_and_user, tails_of
 
 
 class RoundsOracle:
@@ -28,7 +28,7 @@ class RoundsOracle:
     ) -> None:
         self._settings, self._keys, self._rounds = settings, keys, settings.rounds
         self._in_round = [_with_prices_of(settings, number) for number in range(len(settings.rounds.units))]
-        self._laws = [Tails(of_round.contributions.noise.upper_tail_integers()) for of_round in self._in_round]
+        self._laws = [tails_of(of_round.contributions.noise) for of_round in self._in_round]
         self._likely_in_blocks = functools.cache(self._likely_in_blocks)  # type: ignore[method-assign]
         self._held: dict[str, set[Place]] = {}
         for window, users in items_by_window_and_user(log, settings).items():

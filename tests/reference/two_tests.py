@@ -8,7 +8,7 @@ from dp_transforms.core.randomness import ItemUniforms, StreamKeys
 from tests.helpers.trial_plan import TrialPlan
 from tests.reference.budgets import Wallet, those_paid
 from tests.reference.contributions import Draws, Named, users_of
-from tests.reference.log import Event, Held, Tails, items_by_window_and_user
+from tests.reference.log import Event, Held, items_by_window_and_user, tails_of
 
 Added = dict[str, dict[str, int]]  # {item: {user: weight > 0}}
 
@@ -20,7 +20,7 @@ class TwoTestsOracle:
         users = {user for of_window in self._held.values() for user in of_window}
         items = {item for of_window in self._held.values() for held in of_window.values() for item in held}
         self._draws = Draws(keys, users, items)
-        self._law = Tails(settings.contributions.noise.upper_tail_integers())
+        self._law = tails_of(settings.contributions.noise)
         self.wallets: tuple[dict[str, Wallet], dict[str, Wallet]] = ({}, {})
         self._last_named: tuple[dict[str, int], dict[str, int]] = ({}, {})  # by first tests, and by any
 
