@@ -9,11 +9,11 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.state_part import StatePart
+from tests.cli.stored_states import FOLDER, PLANS, go_on
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
-from tests.helpers.stored_states import FOLDER, PLANS, go_on
 
 DAY = 86_400
 

@@ -1,6 +1,6 @@
 """States that a release left in the middle of a run, and the reports of the other half.
 
-`python -m tests.helpers.stored_states` writes those of this release, for good when it is made: later ones must go on
+`python -m tests.cli.stored_states` writes those of this release, for good when it is made: later ones must go on
 from them with the same answers, or have another version of the format, and refuse them.
 """
 
