@@ -8,6 +8,7 @@ Times must be in the years 1 to 9999. Fractions of a microsecond are rounded dow
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -119,18 +120,24 @@ def parse_values(
     time as a whole number ``micros``, as Beam's have. unit, time_format, time_zone: as in `parse_times`.
     """
     micros, faults = np.zeros(len(values), np.int64), np.full(len(values), WRONG_TYPE, np.uint8)
-    alike: dict[pa.DataType, list[tuple[int, pa.Array]]] = {}
+    texts = [row for row, value in enumerate(values) if type(value) is str]
+    alike: dict[pa.DataType, list[tuple[list[int], pa.Array]]] = {}
+    if texts:  # most often all of them: in one column at once
+        column = pa.array([values[row].encode("utf-8", "surrogatepass") for row in texts], pa.binary())
+        alike[column.type] = [(texts, column)]
     for row, value in enumerate(values):
         # A hostile object must not stop the run, and its content must not reach a log.
         with contextlib.suppress(Exception):
-            cell = _cell(value)
-            known = cell.type in alike or is_typed(cell.type)
-            if known or is_text_type(cell.type) or pa.types.is_null(cell.type):
-                alike.setdefault(cell.type, []).append((row, cell))
+            if type(value) is not str:
+                cell = _cell(value)
+                known = cell.type in alike or is_typed(cell.type)
+                if known or is_text_type(cell.type) or pa.types.is_null(cell.type):
+                    alike.setdefault(cell.type, []).append(([row], cell))
     for cells in alike.values():
         rows, arrays = zip(*cells, strict=True)
         parsed = parse_times(pa.concat_arrays(arrays), unit, time_format, time_zone)
-        micros[[*rows]], faults[[*rows]] = parsed
+        places = [*itertools.chain(*rows)]
+        micros[places], faults[places] = parsed
     return TimeColumn(micros, faults)
 
 

@@ -24,6 +24,7 @@ from tests.helpers.shh_process import python
 
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
 START, HOURS = 1_577_836_800, 6  # 2020-01-01
+HEAVY = {hour: f"heavy-{hour}\x1b[2J\u202e" for hour in (0, 1, 3, 5)}  # writes on a terminal
 PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--charge", "hits", "--counts"),
@@ -46,8 +47,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "logs").mkdir()
     rows = []
-    for hour in (0, 1, 3, 5):
-        rows += [(f"user-{n}", f"heavy-{hour}", START + 3600 * hour + n) for n in range(300)]
+    for hour, heavy in HEAVY.items():
+        rows += [(f"user-{n}", heavy, START + 3600 * hour + n) for n in range(300)]
         rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(5)]
     third = -(-len(rows) // 3)
     for part in range(3):
@@ -130,7 +131,7 @@ def replay(output):
 
 def test_a_folder_gives_the_reports_of_a_replay_and_a_page(folder):
     replay("report.jsonl")
-    (folder / "titles.csv").write_text("item,title\nheavy-0,The first hour\n")
+    (folder / "titles.csv").write_text(f"item,title\n{HEAVY[0]},The first hour\n")
     account = ["--ledger", "ledger.db", "--population", "news", "--caps", "8", "1e-6"]
     words = ["stream", *FOLDER, *PLAN, *KEY, *OUT, *account, "--run-id", "run-1"]
     done = shh(*words, *HISTORY, "--html", "page.html", "--titles", "titles.csv")
@@ -139,10 +140,12 @@ def test_a_folder_gives_the_reports_of_a_replay_and_a_page(folder):
     _, expected = read_report_file("report.jsonl")
     header, reports, ended = ReportFolder("reports").read()
     assert reports == list(expected)
-    assert [report.heavy_hitters[0].item for report in reports] == [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
+    assert [report.heavy_hitters[0].item for report in reports] == [*HEAVY.values()]
     assert (header.run_id, ended.windows, ended.reports) == ("run-1", HOURS, 4)
     shown = [json.loads(line)["heavy_hitters"][0]["item"] for line in done.stdout.splitlines()]
-    assert shown == [report.heavy_hitters[0].item for report in reports]
+    assert shown == [*HEAVY.values()]
+    assert done.stdout.replace("\n", "").isprintable()
+    assert done.stdout.isascii()
     assert "The run is over: all 6 windows are closed; nothing more is answered." in done.stderr
     page = Page((folder / "page.html").read_text())
     assert "The first hour" in page.data["columns"]["titles"]
