@@ -36,7 +36,7 @@ def test_processes_end_with_their_starter(tmp_path):
             starter.wait()
         deadline = time.monotonic() + 60
         while len(_sleepers(seconds)) != left and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(0.3)
         assert len(_sleepers(seconds)) == left
 
 
