@@ -107,10 +107,8 @@ def test_what_is_submitted_is_short_and_nobody_imports_it():
 
 def test_no_module_imports_a_test_module():
     """In one line, or over several in brackets."""
+    statement = re.compile(r"^ *(?:from|import) tests\b(?:[^\n(]*\([^)]*\)|[^\n]*)", re.MULTILINE)
     for path in _sources("tests", "benchmarks", "examples", "runners"):
-        statements = re.findall(
-            r"^ *(?:from|import) tests\b(?:[^\n(]*\([^)]*\)|[^\n]*)", path.read_text(), re.MULTILINE
-        )
         assert not [found for found in statement.findall(path.read_text()) if re.search(r"\btest_", found)], path
 
 

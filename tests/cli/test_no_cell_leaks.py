@@ -174,7 +174,7 @@ MISTAKES = f"""
     replay LOG {OPTIONS} --output r.avro --user-field nobody
     replay LOG {" ".join(RANGE)} --output r.avro
     replay log.csv --plan LOG --output r.avro
-    replay log.csv {OPTIONS} --output r.avro --public-items LOG
+    replay log.csv {OPTIONS} --output r.avro --public-items log.parquet
     replay log.csv {OPTIONS} --output r.avro --state LOG --noise-key-file noise.key
     show report.jsonl --titles LOG
     stream --input LOG {OPTIONS} --output r
@@ -185,11 +185,11 @@ MISTAKES = f"""
 @pytest.mark.parametrize("line", MISTAKES.strip().splitlines(), ids=str.strip)
 @pytest.mark.parametrize("form", ["csv", pytest.param("parquet", marks=pytest.mark.nightly)])
 def test_the_log_in_the_place_of_another_file(run, tmp_path, line, form):
-    for each in ("csv", form):
+    for each in ("csv", "parquet"):  # lines of CSV may be public items, and noise names one in 20 runs
         (tmp_path / f"log.{each}").write_bytes(file_of(each))
         (tmp_path / f"log.{each}").chmod(0o600)
     done = run(*line.replace("LOG", f"log.{form}").split())
-    assert done.returncode in (1, 2) or "--public-items" in line
+    assert done.returncode in (1, 2)
 
 
 @pytest.mark.parametrize("runner", [(), BEAM], ids=["here", "beam"])
