@@ -17,8 +17,8 @@ from dp_transforms.reports.files import report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.stores import files, remote_files
-from tests.helpers.killed_nights import in_a_process
 from tests.helpers.report_samples import HEADER, MAX_LONG, files_of, report, write_all
+from tests.runs.killed_nights import in_a_process
 
 pytestmark = pytest.mark.xdist_group("s3")
 ENDED = RunEnded("news", 48, 4)

@@ -23,8 +23,8 @@ from dp_transforms.runs.ledger import Ledger
 from dp_transforms.runs.ledger_file import VERSION, LedgerFile
 from dp_transforms.runs.records import LedgerError, Run, RunRefusedError, VerdictKind
 from dp_transforms.views.ledger_tables import json_of
-from tests.helpers.killed_nights import in_a_process, lines_of
 from tests.helpers.ledger_runs import CAPS, cost, done, drawn, part, spent
+from tests.runs.killed_nights import in_a_process, lines_of
 
 EXTRA = 3  # of PRAGMA synchronous: what was committed survives a loss of power
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from dp_transforms.runs.lifetime_cost import LifetimeCost
-from tests.helpers.killed_nights import PLAN, NightFolder, in_a_process, lines_of
+from tests.runs.killed_nights import PLAN, NightFolder, in_a_process, lines_of
 
 COST = LifetimeCost.of_plan(PLAN)
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # what is killed are processes, not the machine

@@ -18,10 +18,10 @@ from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import FORMAT_VERSION, StateFile, StateHeader, StoredPart, hold_state, write_state
-from tests.helpers.killed_nights import in_a_process
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.rounds_runs import KEYS, followed_of
 from tests.helpers.small_runs import SECRET
+from tests.runs.killed_nights import in_a_process
 
 HEADER = StateHeader("run-1", 3)
 KEY = sealing_key(SECRET)

@@ -13,9 +13,9 @@ from dp_transforms.errors import UserError
 from dp_transforms.runs import state_part
 from dp_transforms.runs.ledger import Ledger
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
-from tests.helpers.killed_nights import NightFolder, in_a_process
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import key_file
+from tests.runs.killed_nights import NightFolder, in_a_process
 
 
 class Watched(NightFolder):
