@@ -321,3 +321,4 @@ def test_an_argument_out_of_its_range_is_refused(case):
             with pytest.raises(ValueError, match=SAID) as refusal:
                 call(**{**good, name: value})
             assert re.search(rf"\b({name}|{CALLED.get(name, name)})\b", str(refusal.value))
+            assert not re.search(r"\w\. [a-z]", str(refusal.value)), "a sentence begins with a capital letter"

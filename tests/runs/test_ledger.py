@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -93,6 +94,7 @@ def test_a_part_of_a_run_that_has_paid(
         if not isinstance(answer, VerdictKind):
             with pytest.raises(RunRefusedError, match=answer) as error:
                 ledger.reserve(request, is_trial=is_trial)
+            assert not re.search(r"\w\. [a-z]", str(error.value)), "a sentence begins with a capital letter"
             assert (error.value.exit_code == 3) == ("published already" in answer or "begins there" in answer)
         elif is_trial:
             assert ledger.reserve(request, is_trial=True).kind == answer
