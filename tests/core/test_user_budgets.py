@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
@@ -126,6 +126,7 @@ wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_TESTS), st.just(MOST_TE
     second=st.one_of(st.integers(0, 50), st.integers(1, 2**40)),
     units=st.integers(10**11, 8 * 10**11),
 )
+@example(looks=3, left=10**12, looks_before=1, horizon=100, shares=(0.1, 0.0), second=2, units=8 * 10**11)  # in parts
 def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, horizon, shares, second, units):
     """The oracle's integers have no limit. Looks beyond what 32 bits hold change nothing: the share is 0 either way."""
     chosen = changed(naming_settings(most_tests=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
