@@ -6,7 +6,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.coders import FastPrimitivesCoder
 from apache_beam.testing.test_stream import TestStream
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions, SlidingWindows, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import check_windows, closing_time, group_once, last_closed, max_timestamp
@@ -34,12 +34,6 @@ SLIDING = WindowSchedule(START, START + 720, 60, 20)
 def test_windows_that_are_not_those_of_the_plan_are_refused(schedule, windows):
     with pytest.raises(ValueError, match=f"^the {type(windows).__name__} of the input are not those of the plan"):
         check_windows(windows, schedule)
-
-
-def test_windows_of_the_plan_are_taken():
-    check_windows(FixedWindows(60, offset=START % 60), FIXED)
-    check_windows(SlidingWindows(60, 20, offset=START % 20), SLIDING)
-    check_windows(GlobalWindows(), FIXED)
 
 
 @pytest.mark.parametrize("schedule", [FIXED, SLIDING])

@@ -3,7 +3,6 @@ it is watched and cancelled."""
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import pathlib
@@ -41,24 +40,6 @@ from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_l
 from tests.helpers.leak_search import forms_of, places_with, texts_within
 from tests.helpers.looks_plans import looks_plan_of, small_looks_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
-
-
-@pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits"])
-def test_parts_hold_so_many_events_whatever_the_size_of_the_log(tmp_path, plan):
-    log = write_crowded_log(tmp_path / "log", 600, 30)
-    job = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
-    window_ranges = 1 if plan.contributions is not None else plan.schedule.horizon
-
-    def parts(events: int, parallelism: int = 1) -> int:
-        chunks = [dataclasses.replace(job.chunks[0], events=events)]
-        return window_ranges * jobs._shards(dataclasses.replace(job, chunks=chunks), parallelism)
-
-    assert parts(600) >= 8
-    assert parts(600, parallelism=20) >= 80, "every worker has something to do"
-    for events in (10**8, 10**9):
-        assert 800_000 <= events / parts(events) <= 1_000_000
-    assert parts(2 * 10**9 * window_ranges) == window_ranges * 1024, "a message for each pair of parts"
-
 
 # --- What an engine would get. State names are stored: a change here is one of what a running job can be updated to.
 

@@ -105,7 +105,6 @@ def test_pairs_batches_and_times_in_fields_in_windows_of_the_plan_or_in_none_giv
     for name, source, arguments in (
         ("batches", batches | beam.WindowInto(windows), {}),
         ("pairs", pairs, {}),
-        ("windowed", pairs | "Window pairs" >> beam.WindowInto(windows), {}),
         ("visits", visits, {**VISIT, "time": "at", "time_unit": "us"}),
     ):
         found[name] = Collected()
@@ -120,7 +119,7 @@ def test_pairs_batches_and_times_in_fields_in_windows_of_the_plan_or_in_none_giv
 
 def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
     """Elements, and in windows, counts and rows all that is stamped."""
-    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
+    schedule = WindowSchedule.fixed("2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z", "1h")
     made = {"rounds": {"usual_contributions": (1, 10), "most_contributions": 20}, "hits": {"charge": "hits"}}
     pipeline, found = local_pipeline(["--runtime_type_check"]), {}
     stamped = beam.Map(lambda pair: TimestampedValue[Pair](pair, Timestamp(schedule.start_seconds + 60)))

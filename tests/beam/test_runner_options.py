@@ -152,19 +152,6 @@ def test_the_launcher_of_a_flex_template_builds_a_job_and_the_operators_own_flag
     assert usual.view_as(WorkerOptions).disk_size_gb == 50  # runners/dataflow/README.md
 
 
-@pytest.mark.parametrize(
-    ("runner", "master", "address"),
-    [
-        ("FlinkRunner", "jobs:8081", "http://jobs:8081"),
-        ("FlinkRunner", "http://jobs:8081/", "http://jobs:8081"),
-        ("FlinkRunner", "[local]", None),
-        ("PrismRunner", "jobs:8081", None),
-    ],
-)
-def test_where_the_rest_api_of_the_cluster_is(runner, master, address):
-    assert options.cluster_address(PipelineOptions([f"--runner={runner}", f"--flink_master={master}"])) == address
-
-
 def test_a_runner_that_nobody_knows_does_not_recover_and_its_decisions_wait_all_the_same():
     """If it does restore, an answer that was given before must not be given anew."""
     found = made(["--runner=SparkRunner"])

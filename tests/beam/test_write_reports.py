@@ -58,11 +58,6 @@ def read_all(path):
     return list(reports)
 
 
-def test_released_types_travel_as_rows():
-    coder = beam.coders.registry.get_coder(WindowReport)
-    assert [coder.decode(coder.encode(original)) for original in REPORTS] == REPORTS
-
-
 def test_reports_become_one_file_in_order(tmp_path):
     path = tmp_path / "report.avro"
     write(path, [*REPORTS, REPORTS[0]], REPEATED)  # one arrives twice

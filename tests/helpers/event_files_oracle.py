@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dp_transforms.logs import EventFields, LogChunk, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
+from dp_transforms.logs.log_chunk import ReadBlock
 
 Event = tuple[str, str, int]
 SECRET = "s3cr3t-cell-4711"
@@ -28,30 +29,33 @@ def read_all(
 
 
 def read_chunks(chunks: Iterable[LogChunk], fields: EventFields) -> tuple[list[Event], dict[str, list[int]]]:
-    events: list[Event] = []
-    rejected: dict[str, list[int]] = {}
+    read: list[ReadBlock] = []
     for chunk in chunks:
         blocks = list(read_log_chunk(chunk, fields))
         assert chunk.events in (None, sum(block.rows for block in blocks))
-        for block in blocks:
-            for column in (block.batch.user, block.batch.item):
-                assert column.type == pa.dictionary(pa.int32(), pa.string())
-                assert column.null_count == 0
-                column.validate(full=True)
-                labels = column.dictionary.to_pylist()
-                assert len(set(labels)) == len(labels)
-                assert "" not in labels
-                assert len(pc.unique(column.indices)) == len(labels)
-            for part in block.rejected:
-                assert part.source == chunk.path
-                assert SECRET not in part.reason
-                rejected.setdefault(part.reason, []).extend(part.positions)
-            events += zip(
-                block.batch.user.to_pylist(),
-                block.batch.item.to_pylist(),
-                block.batch.time_micros.tolist(),
-                strict=True,
-            )
+        assert {part.source for block in blocks for part in block.rejected} <= {chunk.path}
+        read += blocks
+    return found_in(read)
+
+
+def found_in(blocks: Iterable[ReadBlock]) -> tuple[list[Event], dict[str, list[int]]]:
+    """As `read_all`."""
+    events: list[Event] = []
+    rejected: dict[str, list[int]] = {}
+    for block in blocks:
+        for column in (block.batch.user, block.batch.item):
+            assert column.type == pa.dictionary(pa.int32(), pa.string())
+            assert column.null_count == 0
+            column.validate(full=True)
+            labels = column.dictionary.to_pylist()
+            assert len(set(labels)) == len(labels)
+            assert "" not in labels
+            assert len(pc.unique(column.indices)) == len(labels)
+        for part in block.rejected:
+            assert SECRET not in part.reason
+            rejected.setdefault(part.reason, []).extend(part.positions)
+        columns = block.batch.user.to_pylist(), block.batch.item.to_pylist(), block.batch.time_micros.tolist()
+        events += zip(*columns, strict=True)
     return events, {reason: sorted(positions) for reason, positions in rejected.items()}
 
 

@@ -181,7 +181,3 @@ def test_each_line_is_what_it_is_alone(tmp_path, monkeypatch, lines, ends_in_fee
     events, rejected = _expected_of_lines(lines)
     events = [(user.replace(",", separator), item.replace(",", separator), micros) for user, item, micros in events]
     assert read_all(str(path), EventFields(csv_separator=separator)) == (events, rejected)
-
-
-_TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_size=5)
-_TEXTS |= st.sampled_from(["7", "007", "1e3", "NULL", "NaN", "true", " u ", "ä€𝄞", 'a "b"', ",,"])

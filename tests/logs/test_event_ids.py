@@ -42,11 +42,6 @@ def test_a_whole_number_is_the_text_of_its_digits(number):
         assert ids_of_values(pa.array([number]))[0].to_pylist() == [str(number)]
 
 
-def test_a_whole_number_of_too_many_digits_is_none():
-    with pytest.raises(BadIdError, match=r"^user is longer than 16,384 bytes$"):
-        id_of_value(1 << 1_000_000, "user")
-
-
 VALUES = (
     st.text(" /\\a", max_size=8) | st.sampled_from(["", "/", " / ", " / / ", "\\/", "/ / / /"]) | st.text(max_size=5)
 )

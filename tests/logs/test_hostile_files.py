@@ -1,6 +1,5 @@
 """Files that nobody meant to write: whatever they hold, they are read or refused, and no row of others is lost."""
 
-import contextlib
 import gzip
 import io
 import json
@@ -15,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError
-from dp_transforms.logs.avro import records_of
-from dp_transforms.logs.avro_schema import check_schema, column_of
 from tests.helpers.avro_bytes import zigzag
 from tests.helpers.event_files_oracle import SECRET, read_all
 from tests.helpers.log_files import NAMES, avro_schema
@@ -102,27 +99,6 @@ def test_a_changed_file_is_read_or_refused_in_a_line_without_a_cell(tmp_path, na
     before, _, rest = said.partition("its fields are: ")  # of a header that two fields are in
     assert said == "" or said.isprintable()
     assert SECRET not in before + rest.partition(". Name one with")[2]
-
-
-_KINDS = st.sampled_from(["null", "boolean", "int", "long", "float", "double", "bytes", "string", "nothing", 7])
-_KINDS |= st.builds(lambda kind: {"type": kind, "logicalType": "decimal"}, _KINDS)
-_KINDS |= st.builds(lambda kind: {"type": "array", "items": kind}, _KINDS)
-_KINDS |= st.builds(lambda names: {"type": "enum", "symbols": names}, st.lists(st.text(max_size=3)))
-_TYPES = _KINDS | st.lists(_KINDS | st.lists(_KINDS), max_size=3)
-
-
-@given(beside=st.lists(_TYPES, max_size=3), data=st.binary(max_size=60), count=st.integers(0, 9))
-def test_a_schema_of_avro_that_is_accepted_decodes_any_bytes_without_harm(beside, data, count):
-    extra = [{"name": f"n{at}", "type": kind} for at, kind in enumerate(beside)]
-    text = json.dumps(avro_schema(("string", "long", "string"), extra)).encode()
-    try:
-        schema = check_schema("log.avro", text, EventFields())
-    except EventFileError:
-        return
-    with contextlib.suppress(Exception):  # as the reader takes it: the block is damaged
-        (records,) = records_of(data, count, schema.records)
-        for key, arrow_type in zip(schema.keys, schema.types, strict=True):
-            column_of([record[key] for record in records], arrow_type)
 
 
 _HOSTILE = pathlib.Path(__file__).parents[1] / "data" / "hostile_parquet"

@@ -1,6 +1,5 @@
 """Labels of several item fields are made alike by every reader, and the same rows are rejected."""
 
-import itertools
 import json
 
 import fastavro
@@ -10,14 +9,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.core.event_batch import MAX_ID_BYTES, concatenate
+from dp_transforms.core.event_batch import MAX_ID_BYTES
 from dp_transforms.local.replay_table import read_table
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
 from dp_transforms.logs.discovery import read_log_chunk
 from dp_transforms.logs.event_ids import joined_label
+from tests.helpers.event_files_oracle import found_in, read_all
 
 FIELDS = EventFields(item=["kind", "item"])
-TIME = "2026-01-01T00:00:00"
+TIME, MICROS = "2026-01-01T00:00:00", 1_767_225_600_000_000
 LONG = "x" * (MAX_ID_BYTES - 1)
 # Both cells of an event, as all formats have them, but for the number 7; CSV has no null.
 CELLS = [
@@ -37,7 +37,7 @@ def joined(cells):
         label = "" if faults else joined_label([str(cell) for cell in cells_of_row])
         reason = faults[0] if faults else fault_of("item", label)
         if reason is None:
-            events.append((f"u{row}", label))
+            events.append((f"u{row}", label, MICROS))
         else:
             rejected.setdefault(reason, []).append(row + 1)
     return events, rejected
@@ -56,30 +56,6 @@ def rows_of(cells):
     ]
 
 
-def found_in(parts):
-    """Each batch has each label once, and only those in use."""
-    rejected = {}
-    batches = []
-    for batch, bad in parts:
-        labels = batch.item.dictionary.to_pylist()
-        assert sorted(labels) == sorted(set(batch.item.to_pylist()))
-        batches += [batch] if len(batch) else []
-        for part in bad:
-            rejected.setdefault(part.reason, []).extend(part.positions)
-    whole = concatenate(batches)
-    events = zip(whole.user.to_pylist(), whole.item.to_pylist(), strict=True)
-    return list(events), {reason: sorted(positions) for reason, positions in rejected.items()}
-
-
-def of_blocks(blocks):
-    return found_in((block.batch, block.rejected) for block in blocks)
-
-
-def of_file(path):
-    chunks = find_log_chunks([str(path)], FIELDS)
-    return of_blocks(itertools.chain.from_iterable(read_log_chunk(chunk, FIELDS) for chunk in chunks))
-
-
 def test_every_reader_of_files_and_tables_joins_alike(tmp_path):
     for name, cells in (("text", CELLS), ("null", [*NULLS, *CELLS, *NULLS])):
         rows = rows_of(cells)
@@ -90,7 +66,7 @@ def test_every_reader_of_files_and_tables_joins_alike(tmp_path):
             encoded = encoded.set_column(at, column, encoded.column(column).dictionary_encode())
         tables = [table, encoded, table.to_pandas(), pa.table({**dict_of(table), "item": large(table, "item")})]
         for of_memory in tables:
-            assert of_blocks(read_table(of_memory, FIELDS)) == joined(cells), f"{name}: {type(of_memory)}"
+            assert found_in(read_table(of_memory, FIELDS)) == joined(cells), f"{name}: {type(of_memory)}"
         pq.write_table(table, tmp_path / "log.parquet", use_dictionary=["kind", "item"])
         pq.write_table(table, tmp_path / "plain.parquet", use_dictionary=False)
         pq.write_table(table, tmp_path / "groups.parquet", row_group_size=3)
@@ -101,7 +77,7 @@ def test_every_reader_of_files_and_tables_joins_alike(tmp_path):
             pa.csv.write_csv(table, tmp_path / "log.csv")
         for path in sorted(tmp_path.iterdir()):
             header = 1 if path.suffix == ".csv" else 0
-            events, rejected = of_file(path)
+            events, rejected = read_all(str(path), FIELDS)
             lines = {reason: [line - header for line in places] for reason, places in rejected.items()}
             assert (events, lines) == joined(cells), f"{name}: {path.name}"
             path.unlink()
@@ -140,8 +116,8 @@ def test_item_fields_are_different_ones(item):
 
 def test_more_than_two_fields_and_numbers_among_them():
     table = pa.table({"user": [1, 2], "a": [7, 8], "b": ["x", "/"], "c": ["y", None], "timestamp": [TIME] * 2})
-    found = of_blocks(read_table(table, EventFields(item=("a", "b", "c"))))
-    assert found == ([("1", "7 / x / y")], {"missing item": [2]})
+    found = found_in(read_table(table, EventFields(item=("a", "b", "c"))))
+    assert found == ([("1", "7 / x / y", MICROS)], {"missing item": [2]})
 
 
 def dict_of(table):

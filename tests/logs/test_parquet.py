@@ -129,13 +129,6 @@ def test_a_schema_that_cannot_serve(tmp_path, types, unit, words):
         find_log_chunks([path], EventFields(time_unit=unit))
 
 
-def test_a_missing_field_is_named_with_its_option_and_those_that_there_are(tmp_path):
-    path = write_parquet(tmp_path / "log.parquet", ROWS, TYPES)
-    for fields, option in ((EventFields(user="who"), "user"), (EventFields(time="when"), "time")):
-        with pytest.raises(EventFileError, match=rf"its fields are: user, item, timestamp\. Name one with --{option}-"):
-            find_log_chunks([path], fields)
-
-
 def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path):
     rows = [(f"{SECRET}{n}", SECRET, MOMENT) for n in range(4000)]
     path = pathlib.Path(write_parquet(tmp_path / "log.parquet", rows, TYPES, 1000))

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks
-from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
+from dp_transforms.logs.discovery import cut_chunks
 from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks
 from tests.helpers.log_files import write_avro, write_csv, write_json
@@ -50,13 +50,9 @@ def contents(tmp_path_factory):
 
 
 def _events(chunks):
-    found = []
-    for chunk in chunks:
-        for block in read_log_chunk(chunk, FIELDS):
-            assert not block.rejected
-            batch = block.batch
-            found += zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
-    return found
+    events, rejected = read_chunks(chunks, FIELDS)
+    assert not rejected
+    return events
 
 
 @contextlib.contextmanager

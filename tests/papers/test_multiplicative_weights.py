@@ -1,15 +1,11 @@
 """Private multiplicative weights, online and offline: what they draw, learn and publish, and their accuracy."""
 
-import math
-
 import numpy as np
 import pytest
 
 from dp_transforms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
-    offline_records_needed,
-    online_records_needed,
     update_limit,
 )
 from dp_transforms.papers.noise_source import Halted
@@ -153,12 +149,3 @@ def test_the_declared_number_of_records_is_not_compared_with_the_data():
     assert online.ask(query) == (1.0, True)
     small = SmallDatabase([5000, 0], [query], records=1000, size=2, epsilon=1.0, noise=Given())
     assert small.release().shares.tolist() == [1.0, 0.0]
-
-
-def test_how_many_records_a_learner_needs_by_hand():
-    asked = {"accuracy": 0.2, "beta": 0.1, "universe": 8, "queries": 50}
-    cutoff = update_limit(8, 0.2)
-    wanted = 8 * ((math.log(50) + math.log(2 * cutoff / 0.1)) / 0.3 + 2) / 0.2
-    assert offline_records_needed(**asked, epsilon_per_call=0.3) == math.ceil(wanted)
-    units = math.ceil((math.log(100) + math.log(2 * cutoff / 0.05)) / epsilon_per_unit(8 / 9 * 0.7 / cutoff / 4, 1))
-    assert online_records_needed(**asked, epsilon=0.7) == math.ceil(4 * (2 * units + 1) / 0.2)

@@ -87,29 +87,15 @@ def test_without_a_source_noise_is_secret(make):
 
 
 @pytest.mark.parametrize(("queries", "beta", "cutoff"), [(1, 0.5, 1), (50, 0.1, 3), (10**6, 1e-9, 200)])
-@pytest.mark.parametrize("delta", [0.0, 1e-3])
-def test_alpha_is_that_of_the_theorems(queries, beta, cutoff, delta):
+def test_alpha_is_that_of_the_theorems(queries, beta, cutoff):
     """Rounded up by less than two units; on grid 8, with 9 units for a user, 9/8 times as much, and less than 2/8."""
-    epsilon = 0.5
     logarithms = math.log(queries) + math.log(2 * cutoff / beta)
-    if delta:
-        published = math.sqrt(512 * cutoff * math.log(1 / delta)) * logarithms / epsilon
-    else:
-        published = 8 * cutoff * logarithms / epsilon
-    shape = {"epsilon": epsilon, "delta": delta, "cutoff": cutoff}
     for grid, factor in ((1, 1), (8, 9 / 8)):
-        alpha = Sparse(None, threshold=1, grid=grid, **shape).accuracy(queries, beta)
-        assert published * factor <= alpha <= published * factor + 2 / grid
-    shifted = Sparse(None, threshold=1.3 - 1.0, grid=8, **shape).accuracy(queries, beta)
-    assert shifted == pytest.approx(alpha + 0.075), "0.3 is rounded up to 3/8"
-    numeric = NumericSparse(None, threshold=1, **shape).accuracy(queries, beta)
-    logarithms += math.log(2)
-    if delta:
-        # [DR14] Theorem 3.28 allows for too little here: the value's noise is sqrt(8) times wider.
-        scale = (math.sqrt(512) + 1) * math.sqrt(cutoff * math.log(2 / delta)) / epsilon
-        published = scale * max(logarithms, math.sqrt(8) * math.log(2 * cutoff / beta))
-    else:
-        published = 9 * cutoff * logarithms / epsilon
+        alpha = Sparse(None, threshold=1, grid=grid, epsilon=0.5, cutoff=cutoff).accuracy(queries, beta)
+        published = 16 * cutoff * logarithms * factor
+        assert published <= alpha <= published + 2 / grid
+    numeric = NumericSparse(None, threshold=1, epsilon=0.5, cutoff=cutoff).accuracy(queries, beta)
+    published = 18 * cutoff * (logarithms + math.log(2))
     assert published <= numeric <= published + 2
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import ReportFileError, decode_report, encode_report, read_report_file
 from dp_transforms.reports.avro import WINDOW_REPORT_AVRO_SCHEMA
@@ -178,27 +177,6 @@ def test_the_cases_below_start_from_a_file_that_is_read(tmp_path):
 def test_an_avro_file_with_another_schema_is_refused_before_it_is_decoded(tmp_path, schema):
     """Some of them end the process of who decodes by them. What it holds would be a report."""
     refusal(tmp_path / "hostile.avro", container(LABELS_BLOCK, schema=schema))
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        container(LABELS_BLOCK)[:-1] + b"X",
-        container((3, payload(LABELS, COUNTS))),
-        container((1, payload(LABELS, COUNTS))),
-        container((-1, payload(LABELS))),
-        container((1 << 60, payload(LABELS))),
-        container() + zigzag(1) + zigzag(1 << 60) + b"S" * 16,
-        container((1, b"\xff" * 200)),
-        container((1, payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", ABOVE, 5)])))),
-        container((1, payload(LABELS._replace(window_end=(1 << 63) - 1)))),
-        container(LABELS_BLOCK, codec=b"zstandard"),
-        *(container(header=header) for header in (b"{", b"[" * 99_999, b"7")),
-    ],
-    ids=lambda _: "case",
-)
-def test_an_avro_file_that_claims_what_is_not_so_is_refused(tmp_path, content):
-    refusal(tmp_path / "hostile.avro", content)
 
 
 def test_what_unpacks_or_is_larger_than_any_report_is_refused(tmp_path):

@@ -101,23 +101,23 @@ def test_a_second_answer_is_refused(folder):
     assert folder.read("run-1") == (HEADER, [REPORTS[1]], ENDED)
 
 
-def test_an_end_and_the_reports_must_agree(folder):
+def test_an_end_and_the_reports_must_agree(on_disk):
     """Reports beyond the end are another attempt's, which has read other records."""
-    write(folder, REPORTS[:2], ended=None)
-    before = stored(folder)
+    write(on_disk, REPORTS[:2], ended=None)
+    before = stored(on_disk)
     with pytest.raises(StreamError, match="it holds 2 reports, and the run ends with 1; its end was not written"):
-        write(folder, [], ENDED._replace(reports=1))
-    assert stored(folder) == before
-    write(folder, [], ENDED._replace(reports=3))
-    write(folder, [REPORTS[2], REPORTS[0]], None)  # the last one may still come
-    before = stored(folder)
+        write(on_disk, [], ENDED._replace(reports=1))
+    assert stored(on_disk) == before
+    write(on_disk, [], ENDED._replace(reports=3))
+    write(on_disk, [REPORTS[2], REPORTS[0]], None)  # the last one may still come
+    before = stored(on_disk)
     with pytest.raises(StreamError, match="the run has ended with 3 reports, and all are there; nothing was written"):
-        write(folder, [REPORTS[3]], None)
-    assert stored(folder) == before
+        write(on_disk, [REPORTS[3]], None)
+    assert stored(on_disk) == before
 
 
-def test_what_is_not_of_this_run_or_plan_or_breaks_the_guarantee_is_refused(folder):
-    writer = folder.open(HEADER)
+def test_what_is_not_of_this_run_or_plan_or_breaks_the_guarantee_is_refused(on_disk):
+    writer = on_disk.open(HEADER)
     for write_other in (lambda: writer.write(report(0, stream="olds")), lambda: writer.end(RunEnded("olds", 1))):
         with pytest.raises(StreamError, match="different streams"):
             write_other()
@@ -129,10 +129,10 @@ def test_what_is_not_of_this_run_or_plan_or_breaks_the_guarantee_is_refused(fold
         "run_id is 'run-1', and not 'run-2'": header(run_id="run-2"),
     }.items():
         with pytest.raises(StreamError, match=said):
-            folder.open(other)
+            on_disk.open(other)
     with pytest.raises(StreamError, match="'run-1', and not 'run-2'"):
-        folder.read("run-2")
-    assert folder.read() == (HEADER, [], None)
+        on_disk.read("run-2")
+    assert on_disk.read() == (HEADER, [], None)
 
 
 def test_files_of_others_are_not_touched(folder, tmp_path):

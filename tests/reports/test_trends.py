@@ -1,14 +1,10 @@
 """Ranks and trends of a report: by hand, against a slow reference, and without a plan."""
 
-from fractions import Fraction
-
 import pytest
 
 from dp_transforms import Plan, WindowReport, WindowSchedule
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.reports.trends import TrendRule, trends
-from tests.helpers.audited_names import plan_in_rounds
-from tests.helpers.calibrated_plans import COUNTS
 from tests.helpers.page_reports import hourly_plan, reports_of
 
 HOURLY_20 = hourly_plan(20)
@@ -50,21 +46,6 @@ def test_hits_by_name_have_no_sizes_that_compare():
     windows = [reports_of(HOURLY_20, {"a": {number: 1}})[0] for number in range(2)]
     windows = [windows[0]._replace(heavy_hitters=hits), windows[1]._replace(heavy_hitters=hits[1:])]
     assert told(plan, windows)[1] == {"b": (1, "same"), "c": (2, "same"), "a": (0, "gone")}
-
-
-def test_the_least_change_is_what_the_plan_makes_of_its_noise():
-    looks = HOURLY_20.paid_contributions
-    assert 1.5 * looks.spacing <= LEAST * looks.weights[-1] < 1.5 * looks.spacing + looks.weights[-1]
-    # A difference of two Laplace counts has a standard deviation of 2 scales.
-    counts = TrendRule.of(COUNTS).least_change
-    assert 6 * COUNTS.charged_hits.noise.scale <= counts < 6 * COUNTS.charged_hits.noise.scale + 1
-    in_rounds, step = plan_in_rounds(), 0
-    last = in_rounds.prices_of_rounds[-1]
-    sizing = max(last.units[0], in_rounds.paid_rounds.units[-1] // 64)  # what a test for a size costs at most
-    for prices, units in [*zip(in_rounds.prices_of_rounds, in_rounds.paid_rounds.units, strict=True), (last, sizing)]:
-        largest = max(weight for weight, cost in zip(prices.weights, prices.units, strict=True) if cost <= units)
-        step = max(step, Fraction(3 * prices.spacing, 2 * largest))
-    assert TrendRule.of(in_rounds).least_change - 1 < step <= TrendRule.of(in_rounds).least_change
 
 
 @pytest.mark.parametrize("hours", [1, 3])

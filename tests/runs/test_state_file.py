@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-import subprocess
-import sys
+import signal
 
 import numpy as np
 import pytest
@@ -198,22 +197,19 @@ def test_a_state_that_cannot_be_written_leaves_nothing_and_none_is_written_over(
 
 def test_one_process_at_a_time_holds_a_state(tmp_path):
     """Until it ends, however it ends."""
-    program = (
-        "import sys, time\nfrom dp_transforms.runs.state_file import hold_state\n"
-        "with hold_state(sys.argv[1]):\n    print('held', flush=True)\n    time.sleep(100)"
-    )
     path = str(tmp_path / "state")
-    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
-        try:
-            assert other.stdout is not None
-            assert other.stdout.readline() == "held\n"
-            with pytest.raises(StateError, match="it cannot be locked"), hold_state(path):
-                pass
-        finally:
-            other.kill()
-            other.wait()
-    with hold_state(path), pytest.raises(StateError), hold_state(path):
-        pass
+
+    def hold(dies=False):
+        with hold_state(path):
+            if dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with hold_state(path):
+        assert "it cannot be locked" in in_a_process(hold)[1]
+        with pytest.raises(StateError, match="it cannot be locked"):
+            hold()
+    assert in_a_process(lambda: hold(dies=True)) == (True, "")
+    assert in_a_process(hold) == (False, "")
     (tmp_path / ".linked.lock").symlink_to(tmp_path / "victim")
     with pytest.raises(StateError, match="it cannot be locked"), hold_state(tmp_path / "linked"):
         pass

@@ -99,42 +99,6 @@ def test_only_what_is_asked_for_is_read_of_one_version(bucket):
         StoredReader(StoredFile(f"{bucket}/removed", 7, '"v"')).read()
 
 
-WRITER = """
-import sys
-from dp_transforms.stores import remote_files
-url, content = sys.argv[1], sys.argv[2].encode() * 1000
-sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
-try:
-    remote_files.put(url, content)
-    print("won")
-except FileExistsError:
-    print("lost")
-"""
-
-
-def test_of_two_processes_that_write_at_once_one_comes_first(bucket):
-    """And what it wrote stays."""
-    for number in range(3):
-        url = f"{bucket}/report-{number}.avro"
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, url, name],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for name in "ab"
-        ]
-        assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 2
-        for writer in writers:
-            writer.stdin.write("go\n")
-            writer.stdin.flush()
-        ends = [writer.communicate()[0].strip() for writer in writers]
-        assert sorted(ends) == ["lost", "won"]
-        assert files.read_file(url, 10_000) == b"ab"[ends.index("won") :][:1] * 1000
-
-
 @pytest.mark.parametrize(
     "asked",
     [

@@ -3,7 +3,6 @@ cluster."""
 
 import dataclasses
 import time
-import types
 
 import pytest
 
@@ -130,46 +129,6 @@ def test_what_a_consumer_is_made_with(monkeypatch, tmp_path):
         "enable.partition.eof": True,
     }
     assert wanted.items() <= settings.items()
-
-
-@pytest.mark.parametrize(
-    ("described", "said"),
-    [
-        (None, "no partitions"),
-        ({"error": None, "partitions": {}}, "no partitions"),
-        ({"error": trouble("TOPIC_AUTHORIZATION_FAILED").args[0], "partitions": {0: 0}}, "TOPIC_AUTHORIZATION_FAILED"),
-    ],
-)
-def test_why_a_topic_cannot_be_read(monkeypatch, described, said):
-    topics = {} if described is None else {"t": types.SimpleNamespace(**described)}
-    consumer = types.SimpleNamespace(
-        list_topics=lambda *_, **__: types.SimpleNamespace(topics=topics), close=lambda: None
-    )
-    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda _: consumer)
-    with pytest.raises(StreamError, match=rf"^there is no Kafka topic 't' that can be read \({said}\)\. Create it"):
-        TOPIC.partitions()
-
-
-def test_what_a_broker_says_of_a_topic(monkeypatch):
-    """Who may not ask for its settings goes on without them."""
-
-    def result(**_):
-        if isinstance(answer, Exception):
-            raise answer
-        return {name: types.SimpleNamespace(value=value) for name, value in answer.items()}
-
-    def describe(resources, **_):
-        assert [(one.restype, one.name) for one in resources] == [(admin.ResourceType.TOPIC, "t")]
-        return {resources[0]: types.SimpleNamespace(result=result)}
-
-    monkeypatch.setattr(admin, "AdminClient", lambda *_, **__: types.SimpleNamespace(describe_configs=describe))
-    answer = {"cleanup.policy": "compact"}
-    assert TOPIC.settings() == answer
-    answer = trouble("TOPIC_AUTHORIZATION_FAILED")
-    assert TOPIC.settings() == {}
-    answer = trouble("_TRANSPORT")
-    with pytest.raises(StreamError, match=r"no Kafka broker answers at b:1 \(_TRANSPORT\)"):
-        TOPIC.settings()
 
 
 # --- Whose clock a topic has, before a run begins

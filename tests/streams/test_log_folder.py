@@ -5,8 +5,6 @@ import errno
 import gzip
 import json
 import os
-import pathlib
-import tempfile
 import time
 
 import pyarrow as pa
@@ -225,37 +223,6 @@ def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(tmp_path, monkey
 
 
 # --- What ends a run, or stops it for a while
-
-
-@contextlib.contextmanager
-def _unprivileged():
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65_534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
-def test_a_file_that_may_not_be_read_stops_the_stream_until_it_may():
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        folder.chmod(0o755)
-        drop(folder, "first.jsonl", "a").chmod(0o644)
-        path = drop(folder, "second.jsonl", "b")
-        read_to_the_end(open_reader(folder), 100)  # what it imports may be below a folder that nobody else may enter
-        path.chmod(0)
-        with _unprivileged():
-            reader = open_reader(folder)
-            polled = poll(reader, max_records=1)
-            for again in (reader, open_reader(folder)):
-                with pytest.raises(StreamError, match=r"second\.jsonl: .*[Pp]ermission denied.* Let every worker read"):
-                    poll(again, polled.position)
-        path.chmod(0o644)
-        with _unprivileged():
-            for again in (reader, open_reader(folder)):
-                assert users_of(poll(again, polled.position)) == ["b"]
 
 
 @pytest.mark.parametrize(
