@@ -40,8 +40,9 @@ from dp_transforms.papers.sparse_vector import AboveThreshold, NumericSparse, Sp
 from dp_transforms.papers.synthetic_data import SmallDatabase
 from dp_transforms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.lifetime_cost import delta_units, epsilon_units
-from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
+from tests.helpers.calibrated_plans import DOMAIN, HOURLY, calibrated_plan, looks_plan
 
 SAID = (
     r"must|cannot be (outcomes|used)|too (wide|small)|Raise epsilon|lower hits|coarser grid|may be at most|at least one"
@@ -126,6 +127,11 @@ CASES = [
             **{"max_items": [-1], "noise": ["histogram"], "public_items": ["items.txt"], "schedule": [384]},
             **{name: [1] for name in OF_CONTRIBUTIONS},
         },
+    ),
+    (
+        functools.partial(Plan.for_hits, noise="printed", epsilon=2.0, delta=1e-9, schedule=HOURLY),
+        {"counts": False},
+        {"counts": [True]},
     ),
     (functools.partial(calibrated_plan, public_items=DOMAIN), {}, {"max_items": [999], "threshold": [0]}),
     (functools.partial(calibrated_plan, hits_per_user=100), {}, {"epsilon": [1e-4]}),

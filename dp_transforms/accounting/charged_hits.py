@@ -42,8 +42,9 @@ class NoiseParameters(WholeNoise):
     """
 
     epsilon_per_query: float
-    wide_epsilon_per_query: float = dataclasses.field(default=0.0, kw_only=True)
-    noise_cap: int = dataclasses.field(default=0, kw_only=True)
+    _: dataclasses.KW_ONLY
+    wide_epsilon_per_query: float = 0.0
+    noise_cap: int = 0
 
     @property
     def scale(self) -> float:

@@ -78,6 +78,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights):
         ({"user_field": "item", "item_field": "user"}, "was used before with another user field"),
         ({"until": "2026-02-01"}, "--until must be the end of a window, got 2026-02-01T00:00:00Z. 2026-01-01"),
         ({"until": "2026-01-03T05:00:00Z"}, "must be the end of a window, got 2026-01-03T05:00:00Z."),
+        ({"state": nights.folder / "none" / "run.state"}, f"--state {nights.folder}/none/run.state"),
     ):
         assert said in nights.refused(3, **options)
     assert "published already" in nights.refused(2, "1.parquet", output="again.jsonl", code=3)
