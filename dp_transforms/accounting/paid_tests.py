@@ -24,7 +24,7 @@ from dp_transforms.errors import InputError
 
 SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
-LARGEST_SCALE = 50_000
+_LARGEST_SCALE = 50_000
 _ORDERS = np.geomspace(0.15, 2.5, 12)  # times 2 ln(1/delta) / epsilon, at which half of epsilon goes into conversion
 _STRIDE = 3  # of shapes and orders that are looked at first
 _SCALE_FOR_1000_TESTS = 10_000
@@ -198,7 +198,7 @@ def _scale_for(shape: float, order: float, budget: float, most_tests: int) -> in
     """Large enough for the smallest weight to be some tens, or at least 10: rounding it down costs little then."""
     smallest = math.exp(float(_weights(_curve(shape, order), np.array([budget / most_tests]))[0]))
     usual = max(_SCALE_FOR_1000_TESTS, round(_SCALE_FOR_1000_TESTS * math.sqrt(most_tests / 1e4)))
-    return min(LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / max(smallest, 1e-9))))
+    return min(_LARGEST_SCALE, max(usual, math.ceil(_SMALLEST_WEIGHT / max(smallest, 1e-9))))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,7 +17,6 @@ from dp_transforms.accounting.charged_hits import COUNTS, NAMES, PRINTED, NoiseP
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
-from dp_transforms.accounting.paid_tests import LARGEST_SCALE
 from dp_transforms.accounting.price_list import PriceList
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS, FEWEST_STATED
 from dp_transforms.checks import check_range, check_whole, shown
@@ -216,7 +215,6 @@ class PaidContributions(Record):
         _check_listed(self)
         if self.usual_tests != usual_tests_of(self.usual_tests, self.most_tests):
             raise ValueError(f"usual_contributions must rise, got {shown(self.usual_tests)}.")
-        check_whole("scale", self.scale, 1, LARGEST_SCALE)
         check_range("size_error", self.size_error, SMALLEST_ERROR, 0.5)
         if self.least_users is not None:
             check_whole("least_users", self.least_users, FEWEST_STATED, _MOST_LEAST_USERS)
