@@ -10,9 +10,8 @@ from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.views.page.promise import Budget, in_three_sentences
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, LABELS, short_looks_plan
-from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
+from tests.helpers.page_reports import HOSTILE, STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.shh_here import said
-from tests.helpers.shown_reports import HOSTILE
 
 PLAN = hourly_plan()
 REPORTS = reports_of(PLAN, STORIES)

@@ -16,11 +16,10 @@ from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.report_words import windows_table
-from tests.helpers.page_reports import header_of, hourly_plan, reports_of
+from tests.helpers.page_reports import LABELS, NAMES_HEADER, header_of, hourly_plan, reports_of
 from tests.helpers.report_samples import HEADER, report
 from tests.helpers.shh_here import said
 from tests.helpers.shh_process import shh
-from tests.helpers.shown_reports import LABELS, NAMES_HEADER
 
 pytestmark = pytest.mark.usefixtures("terminal")
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import pathlib
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.event_batch import EventBatch
 from dp_transforms.core.public_items import PublicItems
 from dp_transforms.core.randomness import IdKeys
-from dp_transforms.local import replay_table
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.modes import plan_of_mode
@@ -118,12 +113,3 @@ def key_file(tmp_path: Any, secret: bytes = SECRET) -> str:
     path.write_bytes(secret)
     path.chmod(0o600)
     return str(path)
-
-
-@contextlib.contextmanager
-def drawn_as(key_path: str | os.PathLike[str], run_id: str) -> Iterator[None]:
-    """`replay` of a table draws this key and this run id."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay_table, "fresh_run_id", lambda: run_id)
-        patch.setattr(replay_table.secrets, "token_bytes", lambda size: pathlib.Path(key_path).read_bytes())
-        yield

@@ -14,8 +14,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import local_text, shown_text
-from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
-from tests.helpers.shown_reports import HOSTILE
+from tests.helpers.page_reports import HOSTILE, STORIES, header_of, hourly_plan, reports_of
 
 pytestmark = pytest.mark.xdist_group("browser")  # one for all tests
 

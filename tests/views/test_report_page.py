@@ -15,10 +15,9 @@ from dp_transforms.views.page.report_columns import report_columns
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import shown_text
 from tests.helpers.calibrated_plans import COUNTS
-from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
+from tests.helpers.page_reports import HOSTILE, LABELS, STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, policy_hash, told
 from tests.helpers.report_samples import HEADER, REPORTS, report
-from tests.helpers.shown_reports import HOSTILE, LABELS
 
 UTC = datetime.UTC
 PLAN = hourly_plan()

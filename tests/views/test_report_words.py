@@ -14,11 +14,10 @@ from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.report_words import label_text, legend, local_text
-from tests.helpers.page_reports import hourly_plan
+from tests.helpers.page_reports import NAMES, hourly_plan
 from tests.helpers.replay_logs import BUDGET, START
 from tests.helpers.report_samples import report
 from tests.helpers.shh_here import shh
-from tests.helpers.shown_reports import NAMES
 
 HOSTILE = {
     "clears the screen": "\x1b[2J\x1b[1;1H",
