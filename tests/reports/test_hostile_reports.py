@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dp_transforms.core.window_report import ABOVE, HeavyHitter
 from dp_transforms.errors import StreamError
 from dp_transforms.reports import ReportFileError, decode_report, encode_report, read_report_file
 from dp_transforms.reports.avro import WINDOW_REPORT_AVRO_SCHEMA
@@ -177,6 +178,12 @@ def test_the_cases_below_start_from_a_file_that_is_read(tmp_path):
 def test_an_avro_file_with_another_schema_is_refused_before_it_is_decoded(tmp_path, schema):
     """Some of them end the process of who decodes by them. What it holds would be a report."""
     refusal(tmp_path / "hostile.avro", container(LABELS_BLOCK, schema=schema))
+
+
+def test_a_block_of_other_or_more_records_than_it_says_is_refused(tmp_path):
+    wrong = LABELS._replace(heavy_hitters=[HeavyHitter("a", ABOVE, 5)])
+    for block in ((1, payload(LABELS, COUNTS)), (3, payload(LABELS, COUNTS)), (1, payload(wrong))):
+        refusal(tmp_path / "hostile.avro", container(block))
 
 
 def test_what_unpacks_or_is_larger_than_any_report_is_refused(tmp_path):
