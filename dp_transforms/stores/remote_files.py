@@ -117,7 +117,8 @@ def _ask(url: str, question: Callable[[Any, str], _Answer]) -> _Answer:
 
     thread = threading.Thread(target=wait, daemon=True)  # who waits in obstore hears no signal, such as Ctrl-C
     thread.start()
-    thread.join()
+    while thread.is_alive():
+        thread.join(1)  # a Ctrl-C that comes just before a wait is heard at its end
     answer = answers[0]
     if isinstance(answer, BaseException):
         raise _in_our_words(url, answer) from None

@@ -137,7 +137,10 @@ def avro_schema(*more):
 def test_what_cannot_be_an_item_is_named_with_its_option(tmp_path):
     table = pa.Table.from_pylist(rows_of(CELLS)).drop_columns("kind")
     floats = table.append_column("kind", pa.array([0.5] * len(table)))
-    for wrong, words in ((table, r"no field 'kind'.*--item-field"), (floats, "the field 'kind' has type double")):
+    for wrong, words in (
+        (table, r"no field 'kind'.*its fields are: user, item, timestamp.*--item-field"),
+        (floats, "the field 'kind' has type double"),
+    ):
         pq.write_table(wrong, tmp_path / "log.parquet")
         with pytest.raises(EventFileError, match=words):
             find_log_chunks([str(tmp_path / "log.parquet")], FIELDS)

@@ -2,7 +2,6 @@
 workers that meet at one window or die in between."""
 
 import dataclasses
-import itertools
 import os
 import pathlib
 import shutil
@@ -208,21 +207,6 @@ def test_the_same_answer_in_other_bytes_is_no_second_answer(on_disk):
     path.write_bytes(packed)
     writer.write(REPORTS[0])
     assert path.read_bytes() == packed != content
-
-
-def test_damage_is_told_in_one_line_that_names_the_folder(on_disk):
-    write(on_disk)
-    for name, content in itertools.product(files_of(on_disk.path), (b"", b"{}\n", b"[1]\n", b"\xff\x00")):
-        path = pathlib.Path(on_disk.path, name)
-        good = path.read_bytes()
-        path.write_bytes(content)
-        with pytest.raises(StreamError, match=rf"^the folder '{on_disk.path}' cannot be used: [^\n]*$"):
-            on_disk.read()
-        path.write_bytes(good)
-    shutil.rmtree(on_disk.path)
-    pathlib.Path(on_disk.path).write_text("a file")
-    with pytest.raises(StreamError, match=rf"^the folder '{on_disk.path}' cannot be used: "):
-        on_disk.open(HEADER)
 
 
 NEWS, OLDS = one_item(3), one_item(3)._replace(stream="olds")

@@ -5,6 +5,7 @@ import pytest
 from dp_transforms import Plan, WindowReport, WindowSchedule
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.reports.trends import TrendRule, trends
+from tests.helpers.calibrated_plans import COUNTS
 from tests.helpers.page_reports import hourly_plan, reports_of
 
 HOURLY_20 = hourly_plan(20)
@@ -46,6 +47,14 @@ def test_hits_by_name_have_no_sizes_that_compare():
     windows = [reports_of(HOURLY_20, {"a": {number: 1}})[0] for number in range(2)]
     windows = [windows[0]._replace(heavy_hitters=hits), windows[1]._replace(heavy_hitters=hits[1:])]
     assert told(plan, windows)[1] == {"b": (1, "same"), "c": (2, "same"), "a": (0, "gone")}
+
+
+def test_the_least_change_is_what_the_plan_makes_of_its_noise():
+    paid = HOURLY_20.paid_contributions
+    assert 1.5 * paid.spacing <= LEAST * paid.weights[-1] < 1.5 * paid.spacing + paid.weights[-1]
+    # A difference of two Laplace counts has a standard deviation of 2 scales.
+    counts = TrendRule.of(COUNTS).least_change
+    assert 6 * COUNTS.charged_hits.noise.scale <= counts < 6 * COUNTS.charged_hits.noise.scale + 1
 
 
 @pytest.mark.parametrize("hours", [1, 3])
