@@ -142,7 +142,8 @@ def test_one_part_of_a_run_is_open_and_what_is_asked_last_takes_its_place(ledger
             ledger.start(verdict)
     ledger.start(same)
     ((_, (stored,)),) = ledger.runs()
-    assert (str(stored.status), stored.end_window, stored.input_fingerprint) == ("running", 5, "input 2")
+    found = str(stored.status), stored.end_window, stored.input_fingerprint, stored.output
+    assert found == ("running", 5, "input 2", "")
 
 
 def test_what_was_begun_keeps_its_nonce_and_what_begins_has_the_one_that_is_given(ledger: Ledger) -> None:
