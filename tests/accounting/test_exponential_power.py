@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
-from tests.reference.prices import tail
+from tests.reference.prices import tail_of
 
 LAWS = [
     ExponentialPower(1.0, 40),
@@ -22,10 +22,6 @@ LAWS = [
 each_law = pytest.mark.parametrize("law", LAWS, ids=repr)
 
 
-def exact_tail(law, margin):
-    return tail(law.shape, law.scale, margin)
-
-
 def margins_of(law, reach):
     return sorted({1, 2, 3, reach, *np.geomspace(1, reach, 30).astype(int).tolist(), law.scale // 8 or 1})
 
@@ -35,9 +31,9 @@ def test_tables_are_exact(law):
     tails = law.upper_tail_integers()
     with mpmath.workdps(60):
         for margin in margins_of(law, len(tails)):
-            exact = exact_tail(law, margin) * mpmath.mpf(2) ** 128
+            exact = tail_of(law, margin) * mpmath.mpf(2) ** 128
             assert abs(tails[margin - 1] + mpmath.mpf(1) / 2 - exact) <= mpmath.mpf("0.50001")
-        assert exact_tail(law, len(tails) + 1) * mpmath.mpf(2) ** 128 < 1
+        assert tail_of(law, len(tails) + 1) * mpmath.mpf(2) ** 128 < 1
     assert len(tails) < law.scale * 89 ** (1 / law.shape) + 2  # as the total variation says
     assert law.sampling_total_variation < 2.0**-100
 
@@ -49,7 +45,7 @@ def test_logarithms_of_tails(law):
     upper, lower = law.log_upper_tail(margins), law.log_upper_tail(1 - margins)
     with mpmath.workdps(50):
         for margin, found, other in zip(margins.tolist(), upper.tolist(), lower.tolist(), strict=True):
-            exact = exact_tail(law, margin)
+            exact = tail_of(law, margin)
             assert abs(mpmath.log(exact) - found) <= LOG_TAIL_ERROR / 4 * max(1, abs(mpmath.log(exact)))
             assert abs(mpmath.log(1 - exact) - other) <= LOG_TAIL_ERROR / 4
             assert exact <= law.upper_tail(margin) <= exact * (1 + mpmath.mpf("1e-9")) + mpmath.mpf("1e-320")

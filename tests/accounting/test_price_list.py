@@ -13,7 +13,7 @@ from dp_transforms.accounting.price_bounds import Published
 from dp_transforms.accounting.price_list import found_from, make_price_list, order_budget, smallest_open_threshold
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from tests.reference import prices as price_oracle
-from tests.reference.prices import REFERENCE, delta_of_budget
+from tests.reference.prices import REFERENCE, delta_of_budget, tail_of
 
 
 def price_list(noise, order, budget, most_tests, deviations=29.0):
@@ -100,7 +100,7 @@ def fine_reference_list(shape, most_tests):
 def likeliest_report(prices, threshold):
     """The largest sum of ``Pr[Z >= T - weight]`` over looks that one purse pays for: all multisets."""
     noise = prices.noise
-    risks = [float(price_oracle.tail(noise.shape, noise.scale, threshold - weight)) for weight in prices.weights]
+    risks = [float(tail_of(noise, threshold - weight)) for weight in prices.weights]
     best = 0.0
     for looks in range(1, prices.most_tests + 1):
         for chosen in itertools.combinations_with_replacement(range(len(risks)), looks):
@@ -117,7 +117,7 @@ def test_a_lone_item_is_named_at_most_with_delta_open(most_tests, delta_open):
     threshold = smallest_open_threshold(prices, delta_open)
     assert likeliest_report(prices, threshold) <= delta_open
     noise = prices.noise
-    risks = [float(price_oracle.tail(noise.shape, noise.scale, threshold - 1 - w)) for w in prices.weights]
+    risks = [float(tail_of(noise, threshold - 1 - w)) for w in prices.weights]
     assert max(risk * BUDGET_UNITS / units for risk, units in zip(risks, prices.units, strict=True)) > delta_open
     if (most_tests, delta_open) == (2, 1e-5):  # where the smallest weight binds
         assert likeliest_report(prices, threshold - 1) > delta_open
@@ -128,5 +128,5 @@ def test_found_from_is_the_smallest_number_of_users():
     threshold = smallest_open_threshold(prices, 5e-10)
     for looks, probability in ((1, 0.95), (7, 0.5), (100, 0.99), (100, 0.9)):
         users, weight = found_from(prices, threshold, looks, probability), prices.replay_weight(looks)
-        passes = [float(price_oracle.tail(2.5, FINE_SCALE, threshold - n * weight)) for n in (users - 1, users)]
+        passes = [float(tail_of(prices.noise, threshold - n * weight)) for n in (users - 1, users)]
         assert passes[0] < probability <= passes[1]

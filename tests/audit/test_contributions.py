@@ -140,12 +140,11 @@ def rounds_that_cost(*shares):
 
 
 def in_round(number, fault):
-    """In the price list of a later round alone."""
+    """In the price list of a later round, which is audited beside the first one."""
 
     def planted(mechanism, claim):
-        later = list(mechanism.later)
-        later[number - 1], claim = fault(later[number - 1], claim)
-        return dataclasses.replace(mechanism, later=tuple(later)), claim
+        later, claim = fault(mechanism.later[number - 1], claim)
+        return dataclasses.replace(mechanism, later=(later,)), claim
 
     return planted
 

@@ -59,7 +59,7 @@ looks-in-rounds                 | again five      | -               | -
 looks-in-rounds-sliding         | ~twice two      | -               | -
 looks-also-open                 | again five      | ~crumbs         | ~late
 looks-in-rounds-also-open       | early two       | -               | -
-looks-domain-sliding            | ~back two       | ~back           | crumbs
+looks-domain-sliding            | ~back two       | ~back           | twice
 hits-from-noise-domain          | crumbs two      | ~nothing csv    | ~back
 hits-with-counts-domain-sliding | ~early five     | ~crumbs         | late
 """

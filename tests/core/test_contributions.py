@@ -16,9 +16,9 @@ from dp_transforms.core.item_table import ItemTable
 from dp_transforms.core.pack_contributions import MergeContributions, contributions_of_events, rows_of_events
 from dp_transforms.core.randomness import StreamKeys
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.small_runs import MICROS, batch_of
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
-MICROS = 1_000_000
 FIXED = WindowSchedule(100, 160, 10, 10)
 SLIDING = WindowSchedule(100, 157, 30, 10)
 EDGES = [-(2**63), 2**63 - 1, *(second * MICROS - early for second in (100, 157, 160) for early in (1, 0))]
@@ -35,13 +35,6 @@ def user_hash(user):
 def item_hash(item):
     high, low = KEYS.hash_items(pa.array([item]))[0]
     return (int(high) << 64) | int(low)
-
-
-def batch_of(events):
-    def column(position):
-        return pa.array([event[position] for event in events], pa.string()).dictionary_encode()
-
-    return EventBatch(column(0), column(1), np.array([event[2] for event in events], dtype=np.int64))
 
 
 def oracle_rows(events, schedule):

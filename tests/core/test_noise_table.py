@@ -21,21 +21,13 @@ from dp_transforms.core.noise_table import (
     multiply_high,
     noise_table,
 )
+from tests.reference.log import ONE, integer_of, words_of
 
-ONE = 1 << 128
 DIGITS = decimal.Context(prec=150, Emin=-100_000, Emax=100_000)
 SMALL = 2.5  # of discrete Laplace noise whose table has 36 entries
 EPSILONS = [1e-4, 0.02, 0.2, 1.0, SMALL, 3.7, 32.0]
 LAWS = [ExponentialPower(*law) for law in ((1.0, 12), (2.0, 30), (2.5, 30), (4.0, 200), (2.75, 10_000))]
 ENDS = {0, 1, ONE - 1, 2**64 - 1, 2**64, 2**127}
-
-
-def words(values):
-    return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
-
-
-def integers(rows):
-    return [(int(high) << 64) | int(low) for high, low in rows]
 
 
 def uniforms(rows, seed=1):
@@ -73,15 +65,15 @@ def test_both_stages_are_exact(law):
     near = {tail + step for tail in oracle.ascending for step in (-1, 0, 1)}
     values = sorted(value for value in near | ENDS if 0 <= value < ONE)
     assert table.reach == reach
-    assert table.sample(words(values)).tolist() == [oracle.sample(value) for value in values]
+    assert table.sample(words_of(*values)).tolist() == [oracle.sample(value) for value in values]
     margins = np.arange(reach, -reach, -1)
-    assert not table.passes(words(oracle.ascending), margins).any()
-    assert table.passes(words(tail - 1 for tail in oracle.ascending), margins).all()
-    some = {*ENDS, *values[:: 1 + len(values) // 200], *integers(uniforms(200))}
+    assert not table.passes(words_of(*oracle.ascending), margins).any()
+    assert table.passes(words_of(*(tail - 1 for tail in oracle.ascending)), margins).all()
+    some = {*ENDS, *values[:: 1 + len(values) // 200], *map(integer_of, uniforms(200))}
     for margin in {*range(-reach - 1, reach + 1, 1 + reach // 20), 0, 1, -reach, 1 - reach, reach - 1, reach, -(10**9)}:
         beside = {value for value in (oracle.tail(margin) - 1, oracle.tail(margin)) if 0 <= value < ONE}
         values = sorted(some | beside)
-        rows, margins = words(values), np.full(len(values), margin)
+        rows, margins = words_of(*values), np.full(len(values), margin)
         assert table.passes(rows, margins).tolist() == [value < oracle.tail(margin) for value in values]
         found = table.sample_given_pass(rows, margins)
         assert found.tolist() == [oracle.given_pass(value, margin) for value in values]
@@ -149,15 +141,15 @@ def test_a_wide_draw_is_a_sign_and_two_digits_of_a_geometric_magnitude(epsilon):
     for values, tails in zip(beside[1:], (coarse, fine), strict=True):
         values += [tail + step for tail in tails[:: max(1, len(tails) // 20)] for step in (-1, 0) if tail]
     rows = [*itertools.product(beside[0], beside[1], beside[2][:3]), *itertools.product([0], [0, ONE - 1], beside[2])]
-    uniforms = np.stack([words(column) for column in zip(*rows, strict=True)], axis=1)
+    uniforms = np.stack([words_of(*column) for column in zip(*rows, strict=True)], axis=1)
     assert WideDiscreteLaplace(epsilon).sample(uniforms).tolist() == [drawn(*row) for row in rows]
 
 
 def test_multiply_high_of_all_edges():
     values = [0, 1, 2, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, 1 << 64, (1 << 96) + 1, ONE - 2, ONE - 1]
     pairs = [*itertools.product(values, repeat=2)]
-    product = multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
-    assert integers(product) == [first * second // ONE for first, second in pairs]
+    product = multiply_high(*(words_of(*column) for column in zip(*pairs, strict=True)))
+    assert [*map(integer_of, product)] == [first * second // ONE for first, second in pairs]
 
 
 def beside_tails(law):
@@ -167,7 +159,7 @@ def beside_tails(law):
     at = [tail for m in some for tail in (tails[m], ONE - tails[m])]
     steps = [0, *(sign << power for power in range(0, 128, 5) for sign in (1, -1))]
     near = [tail + step for tail in at for step in steps]
-    return words([value for value in (*near, *ENDS) if 0 <= value < ONE])
+    return words_of(*(value for value in (*near, *ENDS) if 0 <= value < ONE))
 
 
 def margins_of(law):

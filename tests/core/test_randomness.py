@@ -20,17 +20,9 @@ from dp_transforms.core.randomness import (
     derive_key,
     sum_modulo_2_128,
 )
+from tests.reference.log import ONE, integer_of, words_of
 
 KEY = bytes(range(32))
-ONE = 1 << 128
-
-
-def words(values):
-    return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
-
-
-def integers(rows):
-    return [(int(high) << 64) | int(low) for high, low in rows]
 
 
 def cbc_mac(message, key=KEY):
@@ -114,8 +106,8 @@ def test_derived_keys_are_bound_to_every_part():
 def test_sums_of_sets(groups):
     """They carry from word to word."""
     starts = np.cumsum([0, *map(len, groups)])[:-1]
-    values = words([value for group in groups for value in group])
-    assert integers(sum_modulo_2_128(values, starts)) == [sum(group) % ONE for group in groups]
+    values = words_of(*(value for group in groups for value in group))
+    assert [*map(integer_of, sum_modulo_2_128(values, starts))] == [sum(group) % ONE for group in groups]
 
 
 def test_short_keys_are_refused():
@@ -126,15 +118,12 @@ def test_short_keys_are_refused():
 SECRET = bytes(range(32))
 RUN = ("run", "plan", "stream", 5)
 FIRST, SECOND = (3 << 64) + 7, (2**63 << 64) + 11
+ROW, ROW_2 = words_of(FIRST), words_of(SECOND)
 USER = 2**63 + 12345
 
 
 def stream_keys(secret=SECRET, part=""):
     return StreamKeys(secret, run_id="run", plan_fingerprint="plan", stream="stream", threshold=5, part=part)
-
-
-def rows(value):
-    return np.array([[value >> 64, value & (2**64 - 1)]], dtype=np.uint64)
 
 
 def chained(purpose, *context, blocks, secret=SECRET):
@@ -158,32 +147,32 @@ CASES = {
     "user ids": (lambda keys: keys.hash_users(pa.array(["ünï"])), ("user ids",), text_blocks("ünï".encode())),
     "item ids": (lambda keys: keys.hash_items(pa.array(["x" * 30])), ("item ids",), text_blocks(b"x" * 30)),
     "holders": (lambda keys: keys.widen_users(np.array([USER], dtype=np.uint64)), ("holders",), (USER << 64,)),
-    "contributions": (lambda keys: keys.contribution_order(9)(rows(FIRST)), ("contributions", "stream", 9), (FIRST,)),
-    "pass": (lambda keys: keys.pass_uniforms(9).of_pairs(rows(FIRST), rows(SECOND)), ("pass", *RUN, 9), PAIR),
-    "noise": (lambda keys: keys.noise_uniforms(9).of_pairs(rows(FIRST), rows(SECOND)), ("noise", *RUN, 9), PAIR),
+    "contributions": (lambda keys: keys.contribution_order(9)(ROW), ("contributions", "stream", 9), (FIRST,)),
+    "pass": (lambda keys: keys.pass_uniforms(9).of_pairs(ROW, ROW_2), ("pass", *RUN, 9), PAIR),
+    "noise": (lambda keys: keys.noise_uniforms(9).of_pairs(ROW, ROW_2), ("noise", *RUN, 9), PAIR),
     "noise pair": (
-        lambda keys: keys.noise_pair_uniforms(9, 4).of_pairs(rows(FIRST), rows(SECOND)),
+        lambda keys: keys.noise_pair_uniforms(9, 4).of_pairs(ROW, ROW_2),
         ("noise pair", *RUN, 9, 4),
         PAIR,
     ),
-    "zero items": (lambda keys: keys.empty_item_uniforms()(rows(FIRST)), ("zero items", *RUN), (FIRST,)),
+    "zero items": (lambda keys: keys.empty_item_uniforms()(ROW), ("zero items", *RUN), (FIRST,)),
     "looks": (
-        lambda keys: keys.window_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        lambda keys: keys.window_uniforms()(np.array([9]), ROW, ROW_2),
         ("looks", *RUN),
         (9 << 64, *PAIR),
     ),
     "looks in blocks": (
-        lambda keys: keys.block_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
+        lambda keys: keys.block_uniforms()(np.array([9]), ROW, ROW_2),
         ("looks in blocks", *RUN),
         (9 << 64, *PAIR),
     ),
     "looks in a round": (
-        lambda keys: keys.round_uniforms(2)(np.array([9]), rows(FIRST), rows(SECOND)),
+        lambda keys: keys.round_uniforms(2)(np.array([9]), ROW, ROW_2),
         ("looks in a round", *RUN, 2),
         (9 << 64, *PAIR),
     ),
     "look order": (
-        lambda keys: keys.payment_order()(np.array([USER], dtype=np.uint64), np.array([9]), rows(FIRST)),
+        lambda keys: keys.payment_order()(np.array([USER], dtype=np.uint64), np.array([9]), ROW),
         ("look order", "stream"),
         ((USER << 64) + 9, FIRST),
     ),

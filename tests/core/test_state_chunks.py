@@ -46,7 +46,7 @@ JOINS = {  # how entries are made of numbers by user or item, which number stays
 
 
 @pytest.mark.parametrize("kind", JOINS)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     parts=st.lists(st.dictionaries(st.integers(0, 30) | st.integers(0, 2**64 - 1), st.integers(1, 9), max_size=20)),
     source=st.randoms(use_true_random=False),

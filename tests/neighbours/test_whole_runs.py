@@ -14,7 +14,7 @@ from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import MICROS, START, key_file
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, odd_cells, write_avro, write_parquet
 from tests.neighbours.logs import WINDOWS, Log, iso, place, without_added
-from tests.neighbours.text_files import FORMATS, write, write_members
+from tests.neighbours.text_files import FORMATS, write
 from tests.reference.log import Event
 
 
@@ -34,11 +34,11 @@ def hostile(cases: dict[str, Sequence[Any]], source: random.Random, count: int =
 def logs_of(events: Sequence[Event]) -> dict[str, Log]:
     """A part of the events in each format, with rows of x' all over."""
     source, logs = random.Random(7), {}
-    names = [*FORMATS, "members", "parquet", "avro deflate", "avro zstandard"]
+    names = [*FORMATS, "parquet", "avro"]
     for number, name in enumerate(names):
         own = list(events[number :: len(names)])
-        if name in FORMATS or name == "members":
-            form = FORMATS[name if name in FORMATS else "jsonl.gz"]
+        if name in FORMATS:
+            form = FORMATS[name]
             others, added = [*map(form.spell, own), *form.odd()], hostile(form.hostile, source)
         else:
             others, added = cells_of(own, "whole") + odd_cells("whole"), hostile(hostile_cells("whole"), source)
@@ -47,21 +47,15 @@ def logs_of(events: Sequence[Event]) -> dict[str, Log]:
 
 
 def write_all(folder: pathlib.Path, logs: dict[str, Log], *, with_added: bool) -> None:
-    """Files of all formats, each in a folder of its own."""
     folder.mkdir()
     for name, log in logs.items():
         rows = log if with_added else without_added(log)
-        own = folder / name.replace(" ", "-")
-        own.mkdir()
         if name in FORMATS:
-            write(own, FORMATS[name], rows)
-        elif name == "members":
-            half = len(rows) // 2
-            write_members(own, FORMATS["jsonl.gz"], [rows[:half], [], rows[half:]])
+            write(folder, FORMATS[name], rows)
         elif name == "parquet":
-            write_parquet(own / "log.parquet", PARQUET["small dictionary"], rows)
+            write_parquet(folder / "log.parquet", PARQUET["small dictionary"], rows)
         else:
-            write_avro(own / "log.avro", "whole", rows, name.split()[1], 2_000)
+            write_avro(folder / "log.avro", "whole", rows, "deflate", 2_000)
 
 
 BUDGET = [

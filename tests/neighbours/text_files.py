@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.neighbours import hostile_lines
@@ -48,11 +48,4 @@ def write(folder: pathlib.Path, form: TextFormat, log: Log, name: str = "log", *
     path = folder / f"{name}{form.ending}"
     text = text_of(form, log, **layout)  # type: ignore[arg-type]
     path.write_bytes(gzip.compress(text, 1) if form.ending.endswith(".gz") else text)
-    return str(path)
-
-
-def write_members(folder: pathlib.Path, form: TextFormat, members: Sequence[Log]) -> str:
-    """Each log as a gzip member of its own, one behind the other."""
-    path = folder / f"log{form.ending}"
-    path.write_bytes(b"".join(gzip.compress(text_of(form, member), 1) for member in members))
     return str(path)

@@ -24,16 +24,9 @@ from tests.helpers.calibrated_plans import (
     short_looks_plan,
     with_changes,
 )
+from tests.reference.prices import tail_of
 
 BESIDE = {"public_items": DOMAIN, "also_open": True}
-
-
-def tail(noise, margin):
-    """``Pr[Z >= margin]`` with 40 digits, for margin >= 1."""
-    with mpmath.workdps(40):
-        at = (mpmath.mpf(margin) - mpmath.mpf(1) / 2) / noise.scale
-        order = 1 / mpmath.mpf(noise.shape)
-        return mpmath.gammainc(order, at**noise.shape, regularized=True) / 2
 
 
 @pytest.mark.parametrize(
@@ -83,11 +76,11 @@ def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that
 
 def test_followed_items_have_a_threshold_that_noise_alone_rarely_reaches():
     plan = short_looks_plan()
-    assert plan.false_name_error == pytest.approx(float(tail(plan.contributions.noise, plan.followed_threshold)))
+    assert plan.false_name_error == pytest.approx(float(tail_of(plan.contributions.noise, plan.followed_threshold)))
     assert plan.followed_threshold < plan.threshold
     for error, found in ((1e-5, plan), (1e-9, short_looks_plan(false_name_error=1e-9))):
         noise, threshold = found.contributions.noise, found.followed_threshold
-        assert tail(noise, threshold) <= error < tail(noise, threshold - 1)
+        assert tail_of(noise, threshold) <= error < tail_of(noise, threshold - 1)
     never_above = short_looks_plan(false_name_error=1e-25)
     assert never_above.followed_threshold == never_above.threshold
 
@@ -96,7 +89,7 @@ def test_of_public_items_the_run_names_few_that_nobody_holds():
     plan, usual, tests = short_looks_plan(public_items=DOMAIN), short_looks_plan(), 1000 * 384
     assert (plan.domain_size, plan.public_items.fingerprint) == (1000, DOMAIN.fingerprint)
     assert (plan.followed_threshold, plan.followed_for) == (plan.threshold, 0)
-    false, with_less = (tests * tail(plan.contributions.noise, plan.threshold - less) for less in (0, 1))
+    false, with_less = (tests * tail_of(plan.contributions.noise, plan.threshold - less) for less in (0, 1))
     assert false <= 0.05 < with_less
     assert (plan.expected_false_reports, usual.expected_false_reports) == (pytest.approx(float(false)), 0)
     assert plan.found_from(5) < usual.found_from(5), "nothing of delta goes to items with one holder"
@@ -110,7 +103,7 @@ def test_public_items_beside_open_ones_leave_budget_and_thresholds_as_they_are()
     assert plan.contributions == usual.contributions
     assert (plan.followed_for, plan.delta_open > 0) == (168, True)
     tests, noise = 1000 * 384, plan.contributions.noise
-    assert tests * tail(noise, plan.followed_threshold) <= 0.75 < tests * tail(noise, plan.followed_threshold - 1)
+    assert tests * tail_of(noise, plan.followed_threshold) <= 0.75 < tests * tail_of(noise, plan.followed_threshold - 1)
     few = short_looks_plan(public_items=PublicItems.of_ids(["one"]), also_open=True)
     assert few.followed == usual.followed, "noise names an item as rarely as one that was named"
 
@@ -128,10 +121,10 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes):
     def wrong(allowed):
         least = allowed + 1 + 4 * paid.weights[-1]
         of_user = (
-            tail(noise, least - 4 * weight) * BUDGET_UNITS / units
+            tail_of(noise, least - 4 * weight) * BUDGET_UNITS / units
             for weight, units in zip(paid.weights, paid.units, strict=True)
         )
-        return plan.max_users * max(of_user) + most_unheld * tail(noise, least)
+        return plan.max_users * max(of_user) + most_unheld * tail_of(noise, least)
 
     assert wrong(plan.likely_noise) <= paid.size_error < wrong(plan.likely_noise - 1) * (1 + 1e-8)
 

@@ -80,14 +80,14 @@ def test_which_plans_take_keys():
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
 def test_the_running_figure_of_a_key_allows_for_all_other_keys(mode):
-    plan = calibrated_plan(mode=mode, most_keys=3, hits_per_user=4)
+    plan = calibrated_plan(mode=mode, most_keys=3, hits_per_user=2)
     after = plan.epsilon_after_hits
-    assert len(after) == 12
-    assert [epsilon_spent(plan, hits) for hits in range(6)] == [*after[8:], after[-1], after[-1]]
-    assert after[8] < after[9] < after[11] <= plan.epsilon
+    assert len(after) == 6
+    assert [epsilon_spent(plan, hits) for hits in range(4)] == [*after[4:], after[-1], after[-1]]
+    assert after[3] < after[4] < after[5] <= plan.epsilon
 
 
-@pytest.mark.parametrize("plan", [LABELS, COUNTS, calibrated_plan(hits_per_user=40), calibrated_plan(hits_per_user=1)])
+@pytest.mark.parametrize("plan", [LABELS, COUNTS, calibrated_plan(hits_per_user=12), calibrated_plan(hits_per_user=1)])
 def test_epsilon_after_hits(plan):
     running, epsilon = plan.epsilon_after_hits, plan.charged_hits.epsilon_per_query
     assert len(running) == plan.hits_per_user

@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
-from tests.reference.prices import between, excess, tail
+from tests.reference.prices import between, excess, tail, tail_of
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-15", 3600)
 
@@ -62,5 +62,5 @@ def test_what_a_plan_in_rounds_claims_holds_by_independent_arithmetic(seed):
         first = lists[0]
         for weight, cost in list(zip(first.weights, first.units, strict=True))[:: len(first.weights) // 8]:
             if cost <= units[0]:
-                lone = tail(first.noise.shape, first.noise.scale, plan.threshold - weight)
+                lone = tail_of(first.noise, plan.threshold - weight)
                 assert lone <= plan.delta_open * mpmath.mpf(cost) / units[0]

@@ -28,7 +28,7 @@ def fresh(counts: Sequence[int]) -> list[Round]:
 SEQUENCES: dict[str, list[Round]] = {
     "one below the threshold": fresh([3] * 5),
     "one below the upper edge": fresh([5] * 5),
-    "from far above to far below": fresh([7, 6, 5, 4, 3]),
+    "from far above to far below": fresh([7, 5, 4, 3]),
     "x' leaves and comes back": [
         Round.single(played.others[0], held=window % 3 != 1) for window, played in enumerate(fresh([3, 4, 5, 3, 4]))
     ],

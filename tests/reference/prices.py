@@ -37,6 +37,10 @@ def tail(shape, scale, margin):
         return mpmath.gammainc(order, at) / mpmath.gamma(order) / 2
 
 
+def tail_of(noise, margin):
+    return tail(noise.shape, noise.scale, int(margin))
+
+
 def between(shape, scale, low, high):
     """``Pr[low <= Z < high]``, without cancellation."""
     with mpmath.workdps(DIGITS):
