@@ -99,7 +99,7 @@ def test_the_job_of_an_engine_has_these_states_and_the_path_of_the_key_alone(bui
 
 @pytest.fixture
 def request_of(tmp_path: pathlib.Path):
-    log = write_crowded_log(tmp_path / "log", 3000, 200, files=2)
+    log = write_crowded_log(tmp_path / "log", 1500, 100, files=2)
     good = '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n'
     (tmp_path / "log" / "bad.jsonl").write_text(good + "no row\n" * 5)
     plan, key = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path)
@@ -125,7 +125,7 @@ def test_the_report_is_that_of_a_replay_here_however_often_a_step_runs_and_over_
     """Here in a store; in a folder: tests/pipelines."""
     here, url = request_of("here.jsonl"), f"{bucket}/there.jsonl"
     run_replay(here)
-    ran(request_of(url, dead_letter=str(tmp_path / "bad.txt")), times=3)
+    ran(request_of(url, dead_letter=str(tmp_path / "bad.txt")), times=2)
     made = list(read_report_file(url)[1])
     assert made == list(read_report_file(here.output)[1])
     assert len(made) == SCHEDULE.horizon

@@ -141,7 +141,7 @@ def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
 @pytest.mark.parametrize("plan", [small_plan(), small_looks_plan()], ids=["hits", "looks"])
 def test_a_bundle_that_runs_twice_publishes_one_answer_with_a_fresh_key_too(plan):
     """A sink fused to the stages that draw sees both attempts: fresh noise would show two."""
-    source = batches_source(batches_of(random_log(plan, seed=7), 200))
+    source = batches_source(batches_of(random_log(plan, seed=7, events=600), 200))
     found = run_monitor(source, plan, flags=["--direct_runner_bundle_repeat=1"]).reports
     windows = {report.window_start for report in found}
     assert len(found) == 2 * len(windows) > 2

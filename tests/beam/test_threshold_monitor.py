@@ -29,7 +29,7 @@ from tests.reference.run import reference
 KEYS = ("DE", "FR")
 ITEMS = tuple(f"item-{number}" for number in range(12))
 PLAN = small_plan()
-LOGS = {key: random_log(PLAN, seed) for seed, key in enumerate(KEYS)}
+LOGS = {key: random_log(PLAN, seed, 800) for seed, key in enumerate(KEYS)}
 
 
 def of_keys(logs):
