@@ -203,13 +203,12 @@ class _Search:
         upper = np.minimum(lower + stride, np.repeat(last, number))
         while len(index):
             bound, at_ends = self._bounds(index, lower, upper)
-            single = upper - lower <= 1
-            bound = np.where(single, at_ends, bound)
+            bound = np.where(upper - lower <= 1, at_ends, bound)
             np.maximum.at(self.found, index, at_ends)
             self.failed |= self.found > self._limit()  # more than allowed: closer looks would not change that
+            # Never a single count: what is found there is within the limit, or has failed.
             again = ~(bound <= self._limit()[index]) & self._open()[index]
-            self.failed[index[again & single]] = True
-            index, lower, upper = index[again & ~single], lower[again & ~single], upper[again & ~single]
+            index, lower, upper = index[again], lower[again], upper[again]
             width = upper - lower
             cuts = np.arange(_CUTS + 1)[:, None]
             edges = lower + cuts * width // _CUTS

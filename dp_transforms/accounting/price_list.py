@@ -193,7 +193,7 @@ def _weights_between(published: Published, budget: float, amounts: npt.NDArray[n
     if len(xs) < 2:
         return np.full(len(amounts), weights[0])
     at, slopes = np.clip(np.log(amounts / BUDGET_UNITS * budget) - _LOWER, xs[0], xs[-1]), np.gradient(ys, xs)
-    k = np.clip(np.searchsorted(xs, at) - 1, 0, len(xs) - 2)
+    k = np.maximum(np.searchsorted(xs, at) - 1, 0)
     width = xs[k + 1] - xs[k]
     t = (at - xs[k]) / width
     low, high = (1 + 2 * t) * ys[k] + t * width * slopes[k], (3 - 2 * t) * ys[k + 1] - (1 - t) * width * slopes[k + 1]
