@@ -23,7 +23,7 @@ REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference
 
 @pytest.mark.parametrize(
     "row",
-    [pytest.param(row, marks=[pytest.mark.nightly] if row["hits"] > 100 else []) for row in REFERENCES],
+    [pytest.param(row, marks=[pytest.mark.nightly] if row["hits"] > 50 else []) for row in REFERENCES],
     ids=lambda row: f"{row['eps_query']}-{row['hits']}-{row['delta']}",
 )
 def test_reference_values(row):
