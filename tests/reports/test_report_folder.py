@@ -209,6 +209,12 @@ def test_the_same_answer_in_other_bytes_is_no_second_answer(on_disk):
     assert path.read_bytes() == packed != content
 
 
+def test_a_file_in_the_place_of_the_folder_is_told_in_one_line(on_disk):
+    pathlib.Path(on_disk.path).write_text("a file")
+    with pytest.raises(StreamError, match=rf"^the folder '{on_disk.path}' cannot be used: [^\n]*$"):
+        on_disk.open(HEADER)
+
+
 NEWS, OLDS = one_item(3), one_item(3)._replace(stream="olds")
 
 
