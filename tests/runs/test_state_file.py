@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 
 from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.named_items import FollowedItems
-from dp_transforms.core.state_chunks import BUCKETS, Kind, chunks_by_bucket, hit_bound_chunk
+from dp_transforms.core.state_chunks import BUCKETS, Kind, chunks_by_bucket, hit_bound_chunk, pack_by_bucket
 from dp_transforms.core.steps import NameItems
 from dp_transforms.core.user_budgets import BudgetEntries
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import StateError
-from dp_transforms.runs.state_file import FORMAT_VERSION, StateFile, StateHeader, StoredPart, hold_state, write_state
+from dp_transforms.runs.state_file import (
+    FORMAT_VERSION,
+    StateFile,
+    StateHeader,
+    StoredPart,
+    hold_state,
+    write_next_state,
+    write_state,
+)
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.rounds_runs import KEYS, followed_of
 from tests.helpers.small_runs import SECRET
@@ -83,6 +91,20 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
         items = FollowedItems.merge(part.entries(Kind.FOLLOWED, shard, shards))
         last_named |= dict(zip(items.table.labels.to_pylist(), items.last_named, strict=True))
     assert last_named == dict(zip(followed.table.labels.to_pylist(), followed.last_named, strict=True))
+
+
+def test_a_part_hands_on_what_it_found_and_what_it_changed_and_no_item_that_was_named_long_ago(tmp_path):
+    """Also of users and items that it does not see: a budget that was lost would be full again."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    written(before)
+    part = StoredPart(3, 5, state_path=str(before), state_fingerprint=StateFile(before).fingerprint)
+    changed = pack_by_bucket([(Kind.HIT_BOUND, hit_bound_chunk(9))])
+    write_next_state(after, StateHeader("run-1", 5), part, changed, 3, KEY)
+    following = StoredPart(5, 6, state_path=str(after), state_fingerprint=StateFile(after).fingerprint)
+    assert following.hit_bound == 9
+    for kind in (Kind.HITS, Kind.USER_BUDGETS):
+        assert [*following.chunks(kind, range(BUCKETS))] == [*part.chunks(kind, range(BUCKETS))] != []
+    assert FollowedItems.merge(following.entries(Kind.FOLLOWED, 0, 1)).last_named.tolist() == [2] * 30
 
 
 def test_the_fingerprint_is_that_of_the_content(tmp_path):
