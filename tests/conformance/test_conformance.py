@@ -35,7 +35,7 @@ looks-in-rounds-least           | crumbs csv      | ~back jsonl     | ~again
 looks-in-rounds                 | ~back avro      | crumbs jsonl    | ~again
 looks-in-rounds-sliding         | crumbs csv      | ~early parquet  | ~twice avro
 looks-also-open                 | ~crumbs avro    | ~twice csv      | nothing
-looks-in-rounds-also-open       | ~twice jsonl    | ~crumbs avro    | ~nothing
+looks-in-rounds-also-open       | ~twice jsonl    | ~crumbs avro    | nothing
 looks-domain-sliding            | nothing csv     | ~whole parquet  | ~twice parquet
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | nothing jsonl   | ~whole csv      | ~crumbs csv

@@ -7,7 +7,6 @@ lie outside of the declared range.
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import random
 from collections.abc import Sequence
@@ -49,13 +48,32 @@ MODES = {
 }
 
 
-@functools.cache
+def public_of(mode: Mode) -> tuple[str, ...]:
+    """The public items of a mode: all, or half of them where open ones count, too; and in rounds so many that nobody
+    holds that some are named in a block."""
+    if not mode.domain or "also_open" not in mode.choices:
+        return DOMAIN if mode.domain else ()
+    return (*DOMAIN[::2], *(f"nobody-else-{number}" for number in range(500 if "use" in mode.choices else 0)))
+
+
 def plan_of(name: str) -> Plan:
-    """To calibrate takes longer than to run."""
-    mode = MODES[name]
+    return calibrated(MODES[name])
+
+
+_calibrated: dict[str, Plan] = {}
+
+
+def calibrated(mode: Mode) -> Plan:
+    """Made once: to calibrate takes longer than to run."""
+    if (name := repr(mode)) not in _calibrated:
+        _calibrated[name] = _calibrate(mode)
+    return _calibrated[name]
+
+
+def _calibrate(mode: Mode) -> Plan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
-    known = PublicItems.of_ids(DOMAIN) if mode.domain else None
+    known = PublicItems.of_ids(public_of(mode)) if mode.domain else None
     return plan_of_mode(mode.mode, schedule=schedule, public_items=known, **arguments)
 
 
