@@ -83,6 +83,11 @@ def test_the_level_of_a_block_is_at_least_1_whatever_shares_are_declared():
             levels, _ = levels_and_sizes(noisy_sums, terms.threshold, trial, terms)
             assert levels[0] >= 1
             assert (np.diff(levels) >= 0).all()
+            lower = terms._replace(raised=2 * trial.prices_of_rounds[-1].spacing)
+            counted, _ = levels_and_sizes(noisy_sums, terms.threshold, trial, lower)
+            assert (counted - levels)[levels > 1].tolist() == [2] * (levels > 1).sum(), (
+                "from the threshold if not raised"
+            )
             larger += terms.largest_weight > max(trial.largest_in_rounds[1:])
     assert larger > 10
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.core.columns import pack_arrays, unpack_arrays
+from dp_transforms.core.columns import narrowest, pack_arrays, unpack_arrays
 from dp_transforms.core.contribution_counters import HitEntries
 from dp_transforms.core.contributions import Contributions
 from dp_transforms.core.item_sums import ItemHolders, ItemSums
@@ -234,6 +234,12 @@ SMALL = {
     "budgets": {(3,): (5, 6, 7), (9,): (5, 6, 7)},
     "hits": {(3,): (1,), (9,): (2,)},
 }
+
+
+def test_numbers_are_packed_as_narrow_as_they_are():
+    for bits, dtype in ((8, "u1"), (16, "u2"), (32, "u4"), (62, "i8")):
+        assert narrowest(np.array([0, 2**bits - 1])).dtype == dtype
+        assert bits > 32 or narrowest(np.array([2**bits])).dtype != dtype
 
 
 @pytest.mark.parametrize("name", CASES)
