@@ -42,11 +42,11 @@ from dp_transforms.papers.target_charging import HitLimit, OneShotTopK, Price, T
 from dp_transforms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.lifetime_cost import delta_units, epsilon_units
-from tests.helpers.calibrated_plans import DOMAIN, HOURLY, calibrated_plan, looks_plan
+from tests.helpers.calibrated_plans import HOURLY, PUBLIC, calibrated_plan, contributions_plan
 
 SAID = (
     r"must|cannot be (outcomes|used)|too (wide|small)|Raise epsilon|lower hits|coarser grid|may be at most|at least one"
-    r"|(one length|fewer hits|again and again|Use a larger scale|leave nothing of a purse|no order pays|the mass of)"
+    r"|(one length|fewer hits|again and again|Use a larger scale|no order pays|the mass of)"
 )
 NAN, INFINITE = math.nan, math.inf
 NO_NUMBER = [NAN, INFINITE, -INFINITE, True, "1"]
@@ -86,7 +86,7 @@ PRICES = {
     "noise": ExponentialPower(2.5, 10_000),
     **{"order": 17.0, "budget": 0.9, "weights": (5, 9), "units": (10**10, BUDGET_UNITS), "spacing": 40_000},
 }
-PURSE = {"published": Published(ExponentialPower(2.5, 100), 17.0, 500), "budget": 0.9, "most_tests": 10}
+BUDGET = {"published": Published(ExponentialPower(2.5, 100), 17.0, 500), "budget": 0.9, "most_tests": 10}
 OF_CONTRIBUTIONS = (
     "usual_contributions",
     "most_contributions",
@@ -114,7 +114,7 @@ CASES = [
             **{"noise": [], "weights": [], "units": []},
         },
     ),
-    (make_price_list, PURSE, {"most_tests": [10**6], "published": [], "budget": []}),
+    (make_price_list, BUDGET, {"most_tests": [10**6], "published": [], "budget": []}),
     (functools.partial(epsilon_units, "max_epsilon"), {"value": 1.0}, {"value": BUDGETS}),
     (functools.partial(delta_units, "max_epsilon"), {"value": 1.0}, {"value": BUDGETS}),
     # Plans.
@@ -133,14 +133,14 @@ CASES = [
         {"counts": False},
         {"counts": [True]},
     ),
-    (functools.partial(calibrated_plan, public_items=DOMAIN), {}, {"max_items": [999], "threshold": [0]}),
+    (functools.partial(calibrated_plan, public_items=PUBLIC), {}, {"max_items": [999], "threshold": [0]}),
     (functools.partial(calibrated_plan, hits_per_user=100), {}, {"epsilon": [1e-4]}),
     *(
         (functools.partial(calibrated_plan, mode=mode), {}, {"epsilon": [1e-4]})
         for mode in ("hits-with-counts", "kms21")
     ),
     (
-        looks_plan.__wrapped__,
+        contributions_plan.__wrapped__,
         {},
         {
             **{"hits_per_user": [3], "max_items_per_user": [3], "threshold": [500], "most_contributions": [0]},
@@ -154,10 +154,14 @@ CASES = [
             },
         },
     ),
-    (functools.partial(looks_plan.__wrapped__, most_contributions=5), {}, {"usual_contributions": [(1, 9)]}),
-    (functools.partial(looks_plan.__wrapped__, forget_after=0), {}, {"false_name_error": [1e-5]}),
-    (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
-    (functools.partial(looks_plan.__wrapped__, public_items=DOMAIN, also_open=True), {}, {"forget_after": [0]}),
+    (functools.partial(contributions_plan.__wrapped__, most_contributions=5), {}, {"usual_contributions": [(1, 9)]}),
+    (functools.partial(contributions_plan.__wrapped__, forget_after=0), {}, {"false_name_error": [1e-5]}),
+    (
+        functools.partial(contributions_plan.__wrapped__, public_items=PUBLIC),
+        {},
+        {"forget_after": [5], "max_items": [999]},
+    ),
+    (functools.partial(contributions_plan.__wrapped__, public_items=PUBLIC, also_open=True), {}, {"forget_after": [0]}),
     # Accountants.
     (GameAccountant, CALL, AT_MOST_HALF),
     (GameAccountant(**CALL).delta, {"epsilon": 1.0}, {"epsilon": NOT_NEGATIVE}),

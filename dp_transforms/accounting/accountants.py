@@ -129,13 +129,13 @@ def hash_delta(max_users: int, max_items: int) -> float:
     return (max_users + max_items**2 / 2.0**64) / 2.0**64
 
 
-def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, domain_size: int) -> float:
+def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, public_item_count: int) -> float:
     """Both directions of ``P' <= P + d <= e^eps Q + delta + d <= e^eps (Q' + d) + delta + d``.
 
     d: distance_of_draws, of all draws that one user is part of, from their exact distributions; in a known domain also
     of one draw a window, of the items that nobody holds.
     """
     distance = distance_of_draws
-    if domain_size:
-        distance += horizon * empty_items_total_variation(domain_size)
+    if public_item_count:
+        distance += horizon * empty_items_total_variation(public_item_count)
     return (1 + math.exp(epsilon)) * distance

@@ -140,13 +140,13 @@ def sampling_total_variation(epsilon: float) -> float:
     return 2 * thresholds * 2.0**-UNIFORM_BITS
 
 
-def empty_items_total_variation(domain_size: int) -> float:
+def empty_items_total_variation(public_item_count: int) -> float:
     """Bound on the distance of one window's draw of items that nobody holds from independent coins.
 
     The probability of a coin is off by at most two units of 2^-128, and so is, by one, each entry of the table that
     their number is looked up in. Which items they are is drawn exactly.
     """
-    return (3 * domain_size + 2) * 2.0**-UNIFORM_BITS
+    return (3 * public_item_count + 2) * 2.0**-UNIFORM_BITS
 
 
 def capped_sum_upper_tail(margin: int, *, wide_epsilon: float, narrow_epsilon: float, cap: int) -> float:

@@ -151,8 +151,10 @@ def plan_of_command(options: Options, use: str) -> Plan:
     if use != STREAM and plan.second_test is not None:
         of_use = "shh plan" if use == REPLAY else f"shh plan {use}"
         raise UserError(f"--plan is for a stream: it tests contributions twice in a window. Make one with `{of_use}`.")
-    if options.public_items is None and plan.domain_size:
-        raise UserError(f"the plan has {plan.domain_size:,} public items. Give the list of them with --public-items.")
-    if options.public_items is not None and not plan.domain_size:
+    if options.public_items is None and plan.public_item_count:
+        raise UserError(
+            f"the plan has {plan.public_item_count:,} public items. Give the list of them with --public-items."
+        )
+    if options.public_items is not None and not plan.public_item_count:
         raise UserError("the plan has no public items. Leave --public-items out, or make a plan with it.")
     return plan

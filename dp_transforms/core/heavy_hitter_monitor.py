@@ -56,7 +56,7 @@ class WindowQueries:
         self._hits_per_user = plan.hits_per_user
         self._keys = keys
         self._draw = noise.draws_of(window)
-        self._threshold, self._are_public = plan.threshold, plan.domain_size > 0
+        self._threshold, self._are_public = plan.threshold, plan.public_item_count > 0
         self._user_of_row, self._hits = user_of_row, hits
         self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
         self._noisy_counts = self._ask(slice(0, len(candidates)))

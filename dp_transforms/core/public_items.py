@@ -30,8 +30,8 @@ from dp_transforms.core.randomness import BlockFunction, IdKeys
 from dp_transforms.plan.plan import Plan
 from dp_transforms.stores.files import full_name, read_file
 
-MOST_DOMAIN_ITEMS = 10_000_000
-MOST_DOMAIN_BYTES = 1 << 29
+MOST_PUBLIC_ITEMS = 10_000_000
+MOST_PUBLIC_BYTES = 1 << 29
 _MOST_BYTES_IN_JOB_GRAPH = 5_000_000
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ONE = 1 << UNIFORM_BITS
@@ -59,9 +59,9 @@ class PublicItems:
             is_new = pc.not_equal(labels[1:], labels[:-1])
             if not pc.all(is_new).as_py():
                 labels = labels.filter(pa.concat_arrays([pa.array([True]), is_new]))
-        if not 0 < len(labels) <= MOST_DOMAIN_ITEMS:
+        if not 0 < len(labels) <= MOST_PUBLIC_ITEMS:
             raise ValueError(
-                f"{name} must hold 1 to {MOST_DOMAIN_ITEMS:,} different items, got {len(labels):,}. Give such a list."
+                f"{name} must hold 1 to {MOST_PUBLIC_ITEMS:,} different items, got {len(labels):,}. Give such a list."
             )
         self.labels = labels
 
@@ -81,8 +81,8 @@ class PublicItems:
 
         Raises ValueError, which contains the number of the line and never its content.
         """
-        if len(text) > MOST_DOMAIN_BYTES:
-            raise ValueError(f"{name} must have at most {MOST_DOMAIN_BYTES >> 20} MB. Give a shorter list of items.")
+        if len(text) > MOST_PUBLIC_BYTES:
+            raise ValueError(f"{name} must have at most {MOST_PUBLIC_BYTES >> 20} MB. Give a shorter list of items.")
         text = text.removeprefix(_BYTE_ORDER_MARK)
         try:
             text.decode()
@@ -102,7 +102,7 @@ class PublicItems:
     def read(cls, path: str | os.PathLike[str]) -> PublicItems:
         """`of_text` of a local regular file, or of a URL. Raises ValueError also for a file that cannot be read."""
         try:
-            return cls.of_text(read_file(path, MOST_DOMAIN_BYTES), os.fspath(path))
+            return cls.of_text(read_file(path, MOST_PUBLIC_BYTES), os.fspath(path))
         except OSError as error:
             raise ValueError(f"{os.fspath(path)} cannot be read: {error.strerror}.") from None
 
@@ -153,8 +153,8 @@ class PublicItemsSource:
                 " Use Plan.for_contributions(...) or Plan.for_hits(...)."
             )
         if items is None:
-            if plan.domain_size:
-                raise ValueError(f"the plan has {plan.domain_size:,} public items. Give public_items=PATH.")
+            if plan.public_item_count:
+                raise ValueError(f"the plan has {plan.public_item_count:,} public items. Give public_items=PATH.")
             return None
         if not isinstance(items, (PublicItems, str, os.PathLike)):
             raise ValueError(f"public_items must be a path or PublicItems, got a {type(items).__name__}.")

@@ -92,7 +92,7 @@ def _left(budget: Budget, taken: float) -> float:
 def sampling_of_hits(budget: Budget, keys: int, queries: int, total_variation: float) -> float:
     """Each query has two draws, within total_variation of their exact distributions."""
     windows = keys * budget.schedule.horizon
-    return sampling_delta(budget.epsilon, 2 * queries * total_variation, windows, budget.domain_size)
+    return sampling_delta(budget.epsilon, 2 * queries * total_variation, windows, budget.public_item_count)
 
 
 def calibrate_hits(
@@ -123,7 +123,7 @@ def calibrate_hits(
         noise, delta_open = solve(shared), 0.0
         if threshold is None:
             # The item of one more holder would be at T - 1; the item of none is at T.
-            tests = budget.domain_size * horizon
+            tests = budget.public_item_count * horizon
             threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
     wide = noise.wide_epsilon_per_query
     return {
@@ -192,7 +192,7 @@ def calibrate_contributions(
     hash_share = hash_delta(budget.max_users, budget.max_items)
     # With the widest noise; still far below 1e-20.
     variation = most_contributions * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
-    sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
+    sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.public_item_count)
     choice = _choose(
         budget.epsilon,
         _left(budget, hash_share + sampling_share),
@@ -261,7 +261,7 @@ def _followed(budget: Budget, forget_after: int | None, error: float | None, *, 
     if error is not None and not (forget_after or only_public):
         raise InputError("false_name_error", "cannot be used with forget_after=0.", "Leave one out.")
     if error is None:
-        tests = budget.domain_size * horizon
+        tests = budget.public_item_count * horizon
         most = 0.5 if only_public else DEFAULT_FALSE_NAME_ERROR
         error = min(most, (DEFAULT_FALSE_REPORTS if only_public else FALSE_NAMES) / tests) if tests else most
     check_range("false_name_error", error, SMALLEST_ERROR, 0.5)

@@ -75,7 +75,7 @@ def _check_share(name: str, share: float, needed: float) -> None:
 
 def _check_false_reports(plan: Plan, tail: float) -> None:
     """A run must not publish more items that nobody holds than can be drawn. tail: noise alone reaches the threshold"""
-    in_window = plan.domain_size * tail
+    in_window = plan.public_item_count * tail
     if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * plan.schedule.horizon > MOST_FALSE_REPORTS:
         raise InputError(
             "threshold",
@@ -108,7 +108,7 @@ def _check_contributions(plan: Plan, paid: PaidContributions) -> None:
     variation = sum(
         number * prices.noise.sampling_total_variation for number, prices in zip(most, of_rounds, strict=True)
     )
-    needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
+    needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.public_item_count)
     _check_share("sampling", plan.shares.sampling, needed)
     if plan.followed_threshold < (stated := stated_threshold(plan, paid, plan.rounds, plan.followed_for)):
         raise ValueError(f"thresholds must be >= {stated} for least_users = {paid.least_users}.")

@@ -138,7 +138,7 @@ class Plan(Budget):
         budget = Budget(epsilon=epsilon, delta=delta, schedule=schedule, public_items=public, **bounds)
         usual = checked_contributions(usual_contributions, most_contributions)
         follows = forget_after is not None or false_name_error is not None
-        number = budget.domain_size
+        number = budget.public_item_count
         one = why_one_round(schedule, *usual, use, public_items=number, also_open=also_open, declares_followed=follows)
         twice = tests_twice(usual[1], use, has_public_items=public is not None, least_users=least_users)
         in_rounds = None if one else rounds_of(schedule), SECOND_TEST if twice else None
@@ -295,7 +295,7 @@ class Plan(Budget):
         """
         if self.public_items is not None and self.rounds is not None:
             return (len(self.rounds.units) - 1) * self.rounds.false_names
-        return self.domain_size * self.schedule.horizon * self.false_name_error if self.public_items else 0.0
+        return self.public_item_count * self.schedule.horizon * self.false_name_error if self.public_items else 0.0
 
     @functools.cached_property
     def likely_noise(self) -> int:

@@ -90,7 +90,7 @@ class Budget(Record):
         check_whole("max_items", self.max_items, 1)
 
     @property
-    def domain_size(self) -> int:
+    def public_item_count(self) -> int:
         """How many public items there are; 0 without."""
         return 0 if self.public_items is None else self.public_items.size
 

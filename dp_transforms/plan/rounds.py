@@ -130,7 +130,7 @@ def tests_twice(most_contributions: int, use: str, *, has_public_items: bool, le
 def likely_noise_of_run(budget: Budget, paid: PaidContributions, forget_after: int) -> int:
     """What a size that is stated in one round allows the noise of a sum to be (docs/guarantee.md, "Sizes")."""
     followed = 2 * forget_after * budget.max_users * paid.most_tests
-    unheld = budget.domain_size * budget.schedule.horizon + followed
+    unheld = budget.public_item_count * budget.schedule.horizon + followed
     return smallest_size_margin(paid.prices, paid.size_error, budget.max_users, unheld)
 
 
@@ -169,7 +169,7 @@ def threshold_of_round(noise: ExponentialPower, rounds: Rounds, drawn: int) -> i
 
 def public_threshold(plan: Plan, blocks: int, windows: int) -> int:
     """Of public items in round 0 over so many blocks in so many windows: all are drawn for, held or not."""
-    drawn = _drawn_in_run(plan, plan.domain_size * blocks, windows)
+    drawn = _drawn_in_run(plan, plan.public_item_count * blocks, windows)
     return threshold_of_round(plan.prices_of_rounds[0].noise, plan.paid_rounds, drawn)
 
 

@@ -129,10 +129,10 @@ def _notes(found: FoundFrom) -> list[str]:
 
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
     own = _charging_lines(plan) if plan.contributions is None else _names_lines(plan, plan.contributions)
-    if plan.domain_size:
+    if plan.public_item_count:
         alone = f"{plan.expected_false_reports:.2g} reports of items that nobody holds in the whole run"
         others = "; other items count, too" if plan.takes_open_items else ""
-        own = [*own, ("public items", f"{plan.domain_size:,} items; about {alone}{others}")]
+        own = [*own, ("public items", f"{plan.public_item_count:,} items; about {alone}{others}")]
     return [
         *own,
         ("delta, charged results" if plan.contributions is None else "delta, contributions", f"{plan.shares.paid:.4g}"),

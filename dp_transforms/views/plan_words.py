@@ -53,7 +53,7 @@ def why(plan: Plan, use: str) -> str:
     if len(plan.units_of_rounds) > 1:
         return rounds_in_words(plan)
     usual, most = plan.paid_contributions.usual_tests, plan.paid_contributions.most_tests
-    number, also_open = plan.domain_size, plan.takes_open_items
+    number, also_open = plan.public_item_count, plan.takes_open_items
     reason = why_one_round(plan.schedule, usual, most, use, public_items=number, also_open=also_open)
     return f"Contributions are tested in one round: {reason or 'so it was declared, by forget_after or its use'}."
 

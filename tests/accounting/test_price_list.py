@@ -41,20 +41,20 @@ SCALE = 10_000
 
 @functools.cache
 def reference_list(shape, order, most_tests=1152):
-    budget = order_budget(order, REFERENCE["epsilon"], REFERENCE["delta_looks"])
+    budget = order_budget(order, REFERENCE["epsilon"], REFERENCE["delta_tests"])
     return price_list(ExponentialPower(shape, SCALE), order, budget, most_tests)
 
 
 @pytest.mark.parametrize(
-    "row", REFERENCE["thresholds_if_all_have_N_looks"], ids=lambda row: f"{row['p']}-{row['alpha']}"
+    "row", REFERENCE["thresholds_if_all_have_N_tests"], ids=lambda row: f"{row['p']}-{row['alpha']}"
 )
 def test_reference_weights(row):
-    """The grid has 10^-4 of the scale, and beyond 32 looks rungs are at most 1 % apart."""
+    """The grid has 10^-4 of the scale, and beyond 32 tests rungs are at most 1 % apart."""
     prices = reference_list(row["p"], row["alpha"])
-    for looks, entry in row["looks"].items():
+    for tests, entry in row["tests"].items():
         wanted = entry["weight"]
-        found = prices.replay_weight(int(looks)) / SCALE
-        slack = 0.002 if int(looks) <= 32 or looks == "1152" else 0.012
+        found = prices.replay_weight(int(tests)) / SCALE
+        slack = 0.002 if int(tests) <= 32 or tests == "1152" else 0.012
         assert wanted * (1 - slack) - 1 / SCALE < found < wanted * 1.001
 
 
@@ -93,17 +93,17 @@ FINE_SCALE = 16_000
 
 
 def fine_reference_list(shape, most_tests):
-    budget = order_budget(17, REFERENCE["epsilon"], REFERENCE["delta_looks"])
+    budget = order_budget(17, REFERENCE["epsilon"], REFERENCE["delta_tests"])
     return price_list(ExponentialPower(shape, FINE_SCALE), 17, budget, most_tests, 20.0)
 
 
 def likeliest_report(prices, threshold):
-    """The largest sum of ``Pr[Z >= T - weight]`` over looks that one purse pays for: all multisets."""
+    """The largest sum of ``Pr[Z >= T - weight]`` over tests that one user budget pays for: all multisets."""
     noise = prices.noise
     risks = [float(tail_of(noise, threshold - weight)) for weight in prices.weights]
     best = 0.0
-    for looks in range(1, prices.most_tests + 1):
-        for chosen in itertools.combinations_with_replacement(range(len(risks)), looks):
+    for tests in range(1, prices.most_tests + 1):
+        for chosen in itertools.combinations_with_replacement(range(len(risks)), tests):
             if sum(prices.units[index] for index in chosen) <= BUDGET_UNITS:
                 best = max(best, sum(risks[index] for index in chosen))
     return best
@@ -126,7 +126,7 @@ def test_a_lone_item_is_named_at_most_with_delta_open(most_tests, delta_open):
 def test_found_from_is_the_smallest_number_of_users():
     prices = fine_reference_list(2.5, 100)
     threshold = smallest_open_threshold(prices, 5e-10)
-    for looks, probability in ((1, 0.95), (7, 0.5), (100, 0.99), (100, 0.9)):
-        users, weight = found_from(prices, threshold, looks, probability), prices.replay_weight(looks)
+    for tests, probability in ((1, 0.95), (7, 0.5), (100, 0.99), (100, 0.9)):
+        users, weight = found_from(prices, threshold, tests, probability), prices.replay_weight(tests)
         passes = [float(tail_of(prices.noise, threshold - n * weight)) for n in (users - 1, users)]
         assert passes[0] < probability <= passes[1]

@@ -47,7 +47,7 @@ def test_the_worst_count_is_that_of_all_counts(shape, order, weight):
     assert of_levels.divergence == pytest.approx(price, rel=1e-3)
 
 
-@pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
+@pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"public": ("a", "b")}])
 def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options):
     plan = audited_plan(**options)
     audit = audit_contributions(*mechanism_and_claim(plan))
@@ -55,7 +55,7 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options):
     assert 0.9999 < audit.worst_price.ratio <= 1
     assert audit.budget_delta == pytest.approx(plan.shares.paid, rel=1e-6)
     assert audit.most_tests == plan.paid_contributions.most_tests
-    if plan.domain_size:
+    if plan.public_item_count:
         assert (audit.lone_delta, audit.lone_tests) == (0.0, 0)
     else:
         assert 0.9 < audit.lone_delta / plan.delta_open <= 1

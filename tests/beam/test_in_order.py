@@ -18,14 +18,14 @@ from dp_transforms.core.stage import ToShard, messages_of
 from dp_transforms.core.stages import stages_of
 from dp_transforms.errors import StreamError
 from tests.helpers.beam_pipelines import Collected, Script, holders, local_pipeline
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
-from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import SECRET, batch_of, key_file, random_log, settings_of, small_plan
 from tests.reference.run import reference
 
 SHARDS = 2
 PLAN = small_plan()
-MODES = {"hits": settings_of(PLAN), "looks": settings_of(small_looks_plan())}
+MODES = {"hits": settings_of(PLAN), "contributions": settings_of(small_contributions_plan())}
 
 
 class Unread(Bag):
@@ -51,12 +51,12 @@ def new_state(cells=Bag):
 
 def test_the_state_of_users_is_not_read_for_a_window_without_events():
     """It is the largest that a stream has, and most windows of a quiet shard are empty."""
-    for mode, number in (("hits", 2), ("looks", 0)):
+    for mode, number in (("hits", 2), ("contributions", 0)):
         step, state = step_of(mode, number), new_state(Unread)
         for window in range(3):
             for message in messages_of(window, []):
                 list(step.process((0, message), **state))
-    keys, cut = MODES["looks"].stream_keys(SECRET), {"windows_per_range": 1, "shards": 1}
+    keys, cut = MODES["contributions"].stream_keys(SECRET), {"windows_per_range": 1, "shards": 1}
     packed = contributions_of_events(batch_of(random_log(PLAN, seed=3)), PLAN.schedule, keys, **cut)
     (blob,) = (part.to_bytes() for window, _, part in packed if window == 3)
     with pytest.raises(AssertionError, match="is read"):
@@ -70,7 +70,7 @@ def test_a_window_takes_messages_as_there_are_shards_of_users_and_not_as_their_s
     shards, windows, pipeline, ended = 24, PLAN.schedule.horizon, local_pipeline(), Collected()
     nothing = [(shard, (window, 1, b"")) for window in range(windows) for shard in range(shards)]
     messages = pipeline | beam.Create(nothing, reshuffle=False).with_output_types(ToShard)
-    release = ReleaseStagesInOrder(stages_of(MODES["looks"], None), HeldSecret(), shards, senders=1)
+    release = ReleaseStagesInOrder(stages_of(MODES["contributions"], None), HeldSecret(), shards, senders=1)
     _ = (messages | release).ended | ended.sink()
     pipeline.run().wait_until_finish()
     assert [told.windows for told in ended.values] == [windows]
@@ -79,9 +79,9 @@ def test_a_window_takes_messages_as_there_are_shards_of_users_and_not_as_their_s
 
 def test_the_state_of_other_shards_is_refused_since_user_budgets_would_be_full_again_in_them():
     state, (message,) = new_state(), messages_of(0, [])
-    list(step_of("looks").process((1, message), **state))
+    list(step_of("contributions").process((1, message), **state))
     with pytest.raises(StreamError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
-        list(step_of("looks", shards=3).process((1, message), **state))
+        list(step_of("contributions", shards=3).process((1, message), **state))
 
 
 @pytest.mark.parametrize("stored", [bytes(8 * 5), msgspec.msgpack.encode(["turns 0", 1]), b""])
@@ -107,7 +107,7 @@ def expected(plan, *groups):
 
 def test_a_window_is_reported_when_the_watermark_passes_its_end_and_what_is_late_changes_nothing(tmp_path):
     """Late: new items, more holders of a published item, a window that had no event in time."""
-    plan = small_looks_plan(8, forget_after=0)
+    plan = small_contributions_plan(8, forget_after=0)
     groups = [holders(window, range(60 * window, 60 * window + 50)) for window in (0, 1, 3, 4, 6)]
     first, second, fourth, fifth, seventh = expected(plan, *groups)
     script = Script(plan).events(groups[1]).events(groups[0]).watermark(59.998).mark("nearly").watermark(60)
@@ -121,7 +121,9 @@ def test_a_window_is_reported_when_the_watermark_passes_its_end_and_what_is_late
     ]
 
 
-@pytest.mark.parametrize("plan", [small_plan(10, hits_per_user=2), small_looks_plan(10)], ids=["hits", "looks"])
+@pytest.mark.parametrize(
+    "plan", [small_plan(10, hits_per_user=2), small_contributions_plan(10)], ids=["hits", "contributions"]
+)
 def test_one_user_cannot_decide_whether_late_events_of_others_count(tmp_path, plan):
     """Three windows with 60 holders that come when the watermark stands at the very end of the window: behind nobody,
     behind one user in time, and behind one late user. None may be reported."""

@@ -36,9 +36,9 @@ from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_records import RunEnded
 from dp_transforms.stores import remote_files
 from examples.engines import flink
+from tests.helpers.contributions_plans import contributions_plan_of, small_contributions_plan
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.leak_search import forms_of, places_with, texts_within
-from tests.helpers.looks_plans import looks_plan_of, small_looks_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 
 # --- What an engine would get. State names are stored: a change here is one of what a running job can be updated to.
@@ -78,9 +78,9 @@ def stored_in(job: beam_runner_api_pb2.Pipeline) -> dict[str, tuple[set[str], se
     ("build", "plan", "states"),
     [
         (of_partitions, small_plan, POLL | RELEASE),
-        (of_partitions, small_looks_plan, POLL | RELEASE),
+        (of_partitions, small_contributions_plan, POLL | RELEASE),
         (by_watermark, small_plan, MONITOR),
-        (by_watermark, small_looks_plan, RELEASE),
+        (by_watermark, small_contributions_plan, RELEASE),
     ],
 )
 def test_the_job_of_an_engine_has_these_states_and_the_path_of_the_key_alone(build, plan, states, tmp_path):
@@ -102,7 +102,7 @@ def request_of(tmp_path: pathlib.Path):
     log = write_crowded_log(tmp_path / "log", 1500, 100, files=2)
     good = '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n'
     (tmp_path / "log" / "bad.jsonl").write_text(good + "no row\n" * 5)
-    plan, key = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path)
+    plan, key = contributions_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path)
 
     def make(output: str, **changes: Any):
         return replay_request(log, plan, output if "://" in output else tmp_path / output, key, **changes)

@@ -19,7 +19,7 @@ from dp_transforms.beam.release_rows import HeavyHitterRows
 from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
-from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, batches_of, key_file, random_log, small_plan
 from tests.reference.run import reference
 
@@ -138,7 +138,7 @@ def test_it_runs_where_beam_checks_the_types_of_elements(tmp_path):
     assert all(each.values for each in found.values())
 
 
-@pytest.mark.parametrize("plan", [small_plan(), small_looks_plan()], ids=["hits", "looks"])
+@pytest.mark.parametrize("plan", [small_plan(), small_contributions_plan()], ids=["hits", "contributions"])
 def test_a_bundle_that_runs_twice_publishes_one_answer_with_a_fresh_key_too(plan):
     """A sink fused to the stages that draw sees both attempts: fresh noise would show two."""
     source = batches_source(batches_of(random_log(plan, seed=7, events=600), 200))

@@ -21,8 +21,8 @@ from dp_transforms.core.item_sums import ItemHolders
 from dp_transforms.core.operator_counts import EVENTS_OF_OTHER_KEYS, EVENTS_REJECTED, LATE_BATCHES
 from dp_transforms.core.pack_contributions import contributions_of_events
 from tests.helpers.beam_pipelines import Collected, LocalCounter, holders, local_pipeline
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.do_fn_state import Cell, CountingBag, HeldSecret, Timer
-from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MICROS, RUN_ID, START, batch_of, key_file, random_log, settings_of, small_plan
 from tests.reference.run import reference
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_set_apart_under_its_key_and_other_keys_than_thos
 
 def test_public_items_are_tested_under_each_named_key_in_every_window_whatever_one_row_does(tmp_path):
     """Also where the watermark jumps over windows, all at once."""
-    plan = small_plan(domain=ITEMS, threshold=1)
+    plan = small_plan(public=ITEMS, threshold=1)
     (tmp_path / "items.txt").write_text("\n".join(ITEMS))
     given = {"public_items": str(tmp_path / "items.txt"), "keys": [*KEYS, "LU"]}
     found = run(of_keys(LOGS), plan, tmp_path, **given)
@@ -143,9 +143,9 @@ def test_windows_close_in_order_whatever_the_order_of_events_and_late_ones_chang
 
 
 def test_what_is_declared_is_checked():
-    public = small_plan(domain=ITEMS)
+    public = small_plan(public=ITEMS)
     for arguments, message in (
-        ([small_looks_plan()], "charges no hits"),
+        ([small_contributions_plan()], "charges no hits"),
         (["plan"], "plan must be a Plan"),
         ([public], "Give public_items"),
     ):

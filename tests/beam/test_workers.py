@@ -246,7 +246,7 @@ def make_pairs(_):
 
 def test_a_worker_in_another_process_has_key_and_items_and_leaves_no_trace_either(tmp_path, traces):  # noqa: F811
     """There Beam decodes rows as types of its own: they are written as those of the library."""
-    plan, report = small_plan(mode="hits", threshold=2, domain=ITEMS, hits_per_user=2), tmp_path / "report.jsonl"
+    plan, report = small_plan(mode="hits", threshold=2, public=ITEMS, hits_per_user=2), tmp_path / "report.jsonl"
     (tmp_path / "items.txt").write_text("\n".join(ITEMS))
     job = local_pipeline(ANOTHER_PROCESS)
     pairs = job | beam.Create([0]) | beam.FlatMap(make_pairs).with_output_types(tuple[str, str])

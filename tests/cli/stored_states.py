@@ -22,7 +22,7 @@ FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "states_0.1.0"
 HALVES = {"first": range(6), "second": range(6, 12)}  # hours
 _SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-01T12:00:00Z", "1h")
 PLANS: dict[str, Callable[[], Plan]] = {
-    "looks": lambda: Plan.for_contributions(
+    "contributions": lambda: Plan.for_contributions(
         epsilon=20, delta=1e-3, schedule=_SCHEDULE, usual_contributions=(1, 2), use="parts"
     ),
     "hits-with-counts": lambda: Plan.for_hits(epsilon=40, delta=0.1, schedule=_SCHEDULE, counts=True, hits_per_user=20),

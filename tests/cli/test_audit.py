@@ -11,7 +11,7 @@ from dp_transforms.cli.audit import finish
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import plan_for
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.calibrated_plans import short_looks_plan
+from tests.helpers.calibrated_plans import short_contributions_plan
 from tests.helpers.shh_here import shh
 
 HITS = {"charge": "hits", "hits_per_user": 2, "epsilon": 1.0, "delta": 1e-6, "max_users": 10_000}
@@ -56,7 +56,7 @@ def test_a_plan_in_which_users_pay_for_hits(tmp_path):
 
 
 def test_a_plan_in_which_users_pay_for_contributions(tmp_path):
-    _audited(short_looks_plan(), tmp_path, ("PASSED",))
+    _audited(short_contributions_plan(), tmp_path, ("PASSED",))
 
 
 def test_a_violation_ends_in_a_loud_sentence(tmp_path, capsys):

@@ -9,7 +9,7 @@ from dp_transforms.core.window_report import ABOVE, HeavyHitter, report_of_windo
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.files import write_report_file
 from dp_transforms.views.page.promise import Budget, in_three_sentences
-from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, LABELS, short_looks_plan
+from tests.helpers.calibrated_plans import COUNTS, LABELS, OF_PUBLIC, short_contributions_plan
 from tests.helpers.page_reports import HOSTILE, STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.shh_here import said
 
@@ -76,7 +76,7 @@ def test_a_report_that_contradicts_its_plan_is_told_and_fails(explain, change, t
 
 @pytest.mark.parametrize(("size", "code"), [(50, 0), (49, 1)])
 def test_least_users_are_explained_and_no_size_is_below(explain, size, code):
-    plan = short_looks_plan(least_users=50)
+    plan = short_contributions_plan(least_users=50)
     report = report_of_window(plan, "events", 0, [HeavyHitter("a", None, None, 1, size)], plan.epsilon)
     out, _, ended = explain([report], header=ReportHeader.of_plan(plan, "run-1", "events"))
     assert ended == code
@@ -91,7 +91,9 @@ def test_what_a_hostile_report_says_is_shown_harmless(explain):
     assert not [sign for sign in out if unicodedata.category(sign) in ("Cc", "Cf", "Zl", "Zp")]
 
 
-@pytest.mark.parametrize("plan", [short_looks_plan(), LABELS, COUNTS, IN_DOMAIN], ids=lambda plan: plan.charge_in_words)
+@pytest.mark.parametrize(
+    "plan", [short_contributions_plan(), LABELS, COUNTS, OF_PUBLIC], ids=lambda plan: plan.charge_in_words
+)
 def test_a_plan_is_explained_with_its_whole_contract(tmp_path, plan):
     (tmp_path / "plan.json").write_text(plan.to_json())
     text = " ".join(said("explain", "--plan", "plan.json", cwd=tmp_path)[0].split())
@@ -105,4 +107,4 @@ def test_a_plan_is_explained_with_its_whole_contract(tmp_path, plan):
         f"(users pay for {plan.charge_in_words})",
     ):
         assert stated in text, stated
-    assert ("must be public" in text) == bool(plan.domain_size)
+    assert ("must be public" in text) == bool(plan.public_item_count)

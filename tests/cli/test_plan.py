@@ -61,7 +61,7 @@ def test_public_items_lower_the_threshold_and_show_their_price(tmp_path):
     assert re.search(r"1,000 items; about 0\.0(49|5) reports of items that nobody holds", text)
     assert "delta, items of one user 0" in text
     plan = Plan.from_json(output.read_text())
-    assert (plan.domain_size, plan.delta_open, plan.threshold) == (1000, 0, 259)
+    assert (plan.public_item_count, plan.delta_open, plan.threshold) == (1000, 0, 259)
     assert plan.public_items.fingerprint == PublicItems.of_ids([f"item {n}" for n in range(1000)]).fingerprint
 
 

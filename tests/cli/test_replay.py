@@ -16,7 +16,14 @@ from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
 
-LOOKS = (*BUDGET[: BUDGET.index("--charge")], "--usual-contributions", 1, 2, "--most-contributions", 20)  # in one round
+ONE_ROUND = (
+    *BUDGET[: BUDGET.index("--charge")],
+    "--usual-contributions",
+    1,
+    2,
+    "--most-contributions",
+    20,
+)  # in one round
 EXPECTED = {hour: [f"heavy-{hour}"] for hour in range(HOURS) if hour not in (2, 4)}
 
 
@@ -45,7 +52,7 @@ def test_contributions_beyond_what_a_user_budget_pays_are_counted_for_the_operat
     """Each of the users has 30, and 20 count."""
     rows = [(f"user-{n}", f"i{n} {item}", START + 60 * item) for n in range(FEW) for item in range(30)]
     write_parquet(tmp_path / "log.parquet", rows)
-    done = replayed(tmp_path, *LOOKS)
+    done = replayed(tmp_path, *ONE_ROUND)
     assert f" {FEW * 10:,} contributions beyond --most-contributions of a user did not count," in done.stderr
     assert items(tmp_path / "report.jsonl") == {}
     assert "No window had an item held by enough users. An hour's item (a story, a search, an error)" in done.stdout
@@ -95,7 +102,7 @@ def test_a_log_in_which_nothing_counts_gives_a_report_only_where_that_is_asked_f
     key_file(folder)
     (folder / "log.csv").write_text("user,item,timestamp\nu,i,2021-01-01\nu,i,2021-01-01\nu,i,never\n")
     bad = () if runner else ("--dead-letter", "bad.jsonl")
-    words = ("replay", "log.csv", *LOOKS, "--output", "report.jsonl", *runner)
+    words = ("replay", "log.csv", *ONE_ROUND, "--output", "report.jsonl", *runner)
     ended = shh(*words, *bad, cwd=folder)
     assert ended.returncode == 4, ended.stderr
     assert "2 are outside, 1 rows cannot be read. No report was written, and nothing is spent." in ended.stderr
@@ -166,7 +173,7 @@ def test_several_item_fields_make_one_label(folder):
     log = pa.table({"user": users, "country": countries, "page": pages, "timestamp": times})
     pq.write_table(log, folder / "pages.parquet")
     given = ("--item-field", "country", "--item-field", "page")
-    assert " 1 unreadable" in replayed(folder, *LOOKS, *given, log="pages.parquet").stderr
+    assert " 1 unreadable" in replayed(folder, *ONE_ROUND, *given, log="pages.parquet").stderr
     assert sorted(items(folder / "report.jsonl")[0]) == ["DE / 0", "DE / 1", "FR / 0", "FR / 1"]
     job = Program("job", params=list(OF_PROGRAMS))
     for fields, item in ((given, ("country", "page")), (("--item_field=page",), "page"), ((), "item")):

@@ -10,7 +10,7 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.state_part import StatePart
 from tests.cli.stored_states import FOLDER, PLANS, go_on
-from tests.helpers.looks_plans import looks_plan_of
+from tests.helpers.contributions_plans import contributions_plan_of
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
@@ -36,7 +36,7 @@ class Nights:
 
     def __init__(self, folder, days=3):
         self.folder = folder
-        plan = looks_plan_of(WindowSchedule(START, START + DAY * days, DAY, DAY), forget_after=2, most_tests=12)
+        plan = contributions_plan_of(WindowSchedule(START, START + DAY * days, DAY, DAY), forget_after=2, most_tests=12)
         (folder / "plan.json").write_text(plan.to_json())
         key_file(folder)
         for number in range(days):

@@ -38,25 +38,31 @@ CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
 REPEATED = ("--direct_runner_bundle_repeat=1",)
 TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts end, and at the end of the run
 
-_LOOKS, _HITS = (TOLD[mode].choices for mode in ("looks", "hits"))
-_NOISE = {**_LOOKS, "forget_after": 4, "false_name_error": 0.12}  # names known items in windows where nobody holds them
+_CONTRIBUTIONS, _HITS = (TOLD[mode].choices for mode in ("contributions", "hits"))
+_NOISE = {
+    **_CONTRIBUTIONS,
+    "forget_after": 4,
+    "false_name_error": 0.12,
+}  # names known items in windows where nobody holds them
 _ROUNDS = {"usual_contributions": (1, 16), "most_contributions": 40, "use": "replay"}
 _OPEN = {"also_open": True}
-_KNOWN = {**TOLD["looks-domain"].choices, "false_name_error": 0.05}
+_KNOWN = {**TOLD["contributions-public"].choices, "false_name_error": 0.05}
 MODES = {
     **TOLD,
-    "looks-from-noise": Mode("looks", {**_NOISE, "false_name_error": 0.11}),
-    "looks-twice": Mode("looks-twice", {**_LOOKS, "usual_contributions": (1, 40), "false_name_error": 0.12}),
-    "looks-twice-sliding": Mode("looks-twice", _LOOKS, window_hours=3),
-    "looks-least": Mode("looks", {**_LOOKS, "least_users": 5}),
-    "looks-in-rounds-least": Mode("looks", {**_ROUNDS, "least_users": 5}),
-    "looks-in-rounds": Mode("looks", _ROUNDS),
-    "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
-    "looks-also-open": Mode("looks", {**_NOISE, **_OPEN}, domain=True),
-    "looks-in-rounds-also-open": Mode("looks", {**_ROUNDS, **_OPEN}, domain=True),
-    "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
-    "hits-from-noise-domain": Mode("hits", {**_HITS, "threshold": 4}, domain=True),
-    "hits-with-counts-domain-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
+    "contributions-from-noise": Mode("contributions", {**_NOISE, "false_name_error": 0.11}),
+    "contributions-twice": Mode(
+        "contributions-twice", {**_CONTRIBUTIONS, "usual_contributions": (1, 40), "false_name_error": 0.12}
+    ),
+    "contributions-twice-sliding": Mode("contributions-twice", _CONTRIBUTIONS, window_hours=3),
+    "contributions-least": Mode("contributions", {**_CONTRIBUTIONS, "least_users": 5}),
+    "contributions-in-rounds-least": Mode("contributions", {**_ROUNDS, "least_users": 5}),
+    "contributions-in-rounds": Mode("contributions", _ROUNDS),
+    "contributions-in-rounds-sliding": Mode("contributions", _ROUNDS, window_hours=3),
+    "contributions-also-open": Mode("contributions", {**_NOISE, **_OPEN}, public=True),
+    "contributions-in-rounds-also-open": Mode("contributions", {**_ROUNDS, **_OPEN}, public=True),
+    "contributions-public-sliding": Mode("contributions", _KNOWN, window_hours=3, public=True),
+    "hits-from-noise-public": Mode("hits", {**_HITS, "threshold": 4}, public=True),
+    "hits-with-counts-public-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, public=True),
 }
 
 
@@ -76,8 +82,8 @@ class Case(NamedTuple):
         return calibrated(self.mode)
 
     @property
-    def domain(self) -> PublicItems | None:
-        return PublicItems.of_ids(public_of(self.mode)) if self.mode.domain else None
+    def public(self) -> PublicItems | None:
+        return PublicItems.of_ids(public_of(self.mode)) if self.mode.public else None
 
     @property
     def flags(self) -> Sequence[str]:
@@ -94,7 +100,7 @@ class Case(NamedTuple):
     def expected(self, *, in_order: bool = False) -> list[WindowReport]:
         """The same for all cuts that differ in order, pieces and copies alone."""
         ends = self.ends if self.plan.rounds is not None else ()
-        in_order &= self.mode.mode == "looks" and self.mode.choices.get("use") != "replay"
+        in_order &= self.mode.mode == "contributions" and self.mode.choices.get("use") != "replay"
         case = repr((self.mode, self.cut.hours, in_order, ends))
         if case not in _expected:
             events = events_of(self.cut._replace(copies=1))
@@ -125,7 +131,7 @@ def _written(case: Case) -> transcripts.Run:
     (case.folder / "plan.json").write_text(case.plan.to_json())
     items = case.folder / "items.txt"
     items.write_text("\n".join(reversed(public_of(case.mode))))
-    return transcripts.Run(case.folder, case.plan, items if case.mode.domain else None, case.key())
+    return transcripts.Run(case.folder, case.plan, items if case.mode.public else None, case.key())
 
 
 def replay(case: Case) -> list[WindowReport]:
@@ -152,7 +158,7 @@ def batch(case: Case) -> list[WindowReport]:
         made = [batch_of(piece) for piece in pieces_of(events_of(case.cut), case.cut)]
         batches = pipeline | beam.Create(made, reshuffle=False).with_output_types(EventBatch)
     monitor = ShiftingHeavyHitters(
-        case.plan, noise_key=case.key(), run_id=RUN_ID, public_items=case.domain, shards=case.cut.shards
+        case.plan, noise_key=case.key(), run_id=RUN_ID, public_items=case.public, shards=case.cut.shards
     )
     _ = (batches | monitor).reports | "Reports" >> reports.sink()
     pipeline.run().wait_until_finish()
@@ -165,7 +171,7 @@ def batch(case: Case) -> list[WindowReport]:
 
 
 def in_parts(case: Case) -> Parts:
-    parts, horizon = Parts(case.folder / "parts", case.plan, public_items=case.domain), case.plan.schedule.horizon
+    parts, horizon = Parts(case.folder / "parts", case.plan, public_items=case.public), case.plan.schedule.horizon
     events = events_of(case.cut)
     size = -(-len(events) // case.cut.pieces)
     for end in (*case.ends, horizon):
@@ -198,7 +204,7 @@ def stream(case: Case) -> list[WindowReport]:
         **vars(CLOCK),
         noise_key=case.key(),
         run_id=RUN_ID,
-        public_items=case.domain,
+        public_items=case.public,
         driver="loop",
         poll_seconds=0.05,
         shards=case.cut.shards,
@@ -219,7 +225,7 @@ def watermark(case: Case) -> list[WindowReport]:
     for piece in sorted(filter(None, pieces), key=lambda piece: piece[0].micros):
         script.watermark(piece[0].micros // MICROS - SCRIPT_START - SPAN)
         script.events([arrival.event for arrival in piece])
-    found = script.run(case.key(), public_items=case.domain, shards=case.cut.shards)
+    found = script.run(case.key(), public_items=case.public, shards=case.cut.shards)
     assert [stamp.micros for stamp in script.stamps] == [report.window_end - 1 for report in found]
     return found
 

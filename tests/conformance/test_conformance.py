@@ -19,49 +19,49 @@ from tests.conformance.drivers import AT_ONCE, IN_ORDER, MODES, Case, in_parts
 from tests.transcripts.cases import MODES as TOLD
 
 AT_ONCE_TABLE = """
-                                | replay          | pool            | batch
-looks                           | ~crumbs csv     | twice parquet   | ~back
-looks-sliding                   | back parquet    | ~early avro     | ~crumbs csv
-looks-domain                    | twice avro      | ~nothing jsonl  | ~nothing
-hits                            | ~nothing parquet| whole avro      | again
-hits-sliding                    | crumbs jsonl    | ~twice csv      | ~early
-hits-domain                     | ~back csv       | ~early parquet  | whole jsonl
-hits-with-counts                | twice parquet   | ~nothing avro   | ~again
-looks-from-noise                | early jsonl     | ~early csv      | ~nothing
-looks-twice                     | -               | -               | -
-looks-twice-sliding             | -               | -               | -
-looks-least                     | ~twice avro     | ~back csv       | ~crumbs jsonl
-looks-in-rounds-least           | crumbs csv      | ~back jsonl     | ~again
-looks-in-rounds                 | ~back avro      | crumbs jsonl    | ~again
-looks-in-rounds-sliding         | crumbs csv      | ~early parquet  | ~twice avro
-looks-also-open                 | ~crumbs avro    | ~twice csv      | nothing
-looks-in-rounds-also-open       | ~twice jsonl    | ~crumbs avro    | nothing
-looks-domain-sliding            | nothing csv     | ~whole parquet  | ~twice parquet
-hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
-hits-with-counts-domain-sliding | nothing jsonl   | ~whole csv      | ~crumbs csv
+                                  | replay          | pool            | batch
+contributions                     | ~crumbs csv     | twice parquet   | ~back
+contributions-sliding             | back parquet    | ~early avro     | ~crumbs csv
+contributions-public              | twice avro      | ~nothing jsonl  | ~nothing
+hits                              | ~nothing parquet| whole avro      | again
+hits-sliding                      | crumbs jsonl    | ~twice csv      | ~early
+hits-public                       | ~back csv       | ~early parquet  | whole jsonl
+hits-with-counts                  | twice parquet   | ~nothing avro   | ~again
+contributions-from-noise          | early jsonl     | ~early csv      | ~nothing
+contributions-twice               | -               | -               | -
+contributions-twice-sliding       | -               | -               | -
+contributions-least               | ~twice avro     | ~back csv       | ~crumbs jsonl
+contributions-in-rounds-least     | crumbs csv      | ~back jsonl     | ~again
+contributions-in-rounds           | ~back avro      | crumbs jsonl    | ~again
+contributions-in-rounds-sliding   | crumbs csv      | ~early parquet  | ~twice avro
+contributions-also-open           | ~crumbs avro    | ~twice csv      | nothing
+contributions-in-rounds-also-open | ~twice jsonl    | ~crumbs avro    | nothing
+contributions-public-sliding      | nothing csv     | ~whole parquet  | ~twice parquet
+hits-from-noise-public            | whole avro      | ~back jsonl     | ~again
+hits-with-counts-public-sliding   | nothing jsonl   | ~whole csv      | ~crumbs csv
 """
 
 IN_ORDER_TABLE = """
-                                | parts           | stream          | watermark
-looks                           | ~twice two      | late            | ~back
-looks-sliding                   | again two       | ~crumbs         | ~late
-looks-domain                    | ~crumbs each    | ~again          | ~twice
-hits                            | ~nothing five   | twice           | ~late
-hits-sliding                    | ~whole two      | ~early avro     | ~nothing
-hits-domain                     | ~twice two      | ~whole jsonl    | ~whole
-hits-with-counts                | again two       | ~late           | ~back
-looks-from-noise                | early each      | ~early parquet  | ~early
-looks-twice                     | -               | early           | late
-looks-twice-sliding             | -               | back            | ~early
-looks-least                     | ~again two      | crumbs          | ~twice
-looks-in-rounds-least           | ~twice two      | -               | -
-looks-in-rounds                 | again five      | -               | -
-looks-in-rounds-sliding         | ~twice two      | -               | -
-looks-also-open                 | again five      | ~crumbs         | ~late
-looks-in-rounds-also-open       | early two       | -               | -
-looks-domain-sliding            | ~back two       | ~back           | twice
-hits-from-noise-domain          | crumbs two      | ~nothing csv    | ~back
-hits-with-counts-domain-sliding | ~early five     | ~crumbs         | late
+                                  | parts           | stream          | watermark
+contributions                     | ~twice two      | late            | ~back
+contributions-sliding             | again two       | ~crumbs         | ~late
+contributions-public              | ~crumbs each    | ~again          | ~twice
+hits                              | ~nothing five   | twice           | ~late
+hits-sliding                      | ~whole two      | ~early avro     | ~nothing
+hits-public                       | ~twice two      | ~whole jsonl    | ~whole
+hits-with-counts                  | again two       | ~late           | ~back
+contributions-from-noise          | early each      | ~early parquet  | ~early
+contributions-twice               | -               | early           | late
+contributions-twice-sliding       | -               | back            | ~early
+contributions-least               | ~again two      | crumbs          | ~twice
+contributions-in-rounds-least     | ~twice two      | -               | -
+contributions-in-rounds           | again five      | -               | -
+contributions-in-rounds-sliding   | ~twice two      | -               | -
+contributions-also-open           | again five      | ~crumbs         | ~late
+contributions-in-rounds-also-open | early two       | -               | -
+contributions-public-sliding      | ~back two       | ~back           | twice
+hits-from-noise-public            | crumbs two      | ~nothing csv    | ~back
+hits-with-counts-public-sliding   | ~early five     | ~crumbs         | late
 """
 
 
@@ -101,13 +101,13 @@ def test_in_order(tmp_path: pathlib.Path, mode: str, driver: str, words: list[st
     assert IN_ORDER[driver](case) == case.expected(in_order=True)
 
 
-@pytest.mark.xdist_group("looks-domain")
+@pytest.mark.xdist_group("contributions-public")
 def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path) -> None:
     """Byte for byte after each part, however events and shards were cut."""
     states = []
     for name, words in {"plain": "whole two", "cut": "again two", "disorder": "twice two"}.items():
         (tmp_path / name).mkdir()
-        case = case_of(tmp_path / name, "looks-domain", words.split())
+        case = case_of(tmp_path / name, "contributions-public", words.split())
         left = in_parts(case)
         assert left.reports == case.expected(in_order=True)
         states.append([path.read_bytes() for path in left.states])
@@ -121,7 +121,7 @@ def test_the_log_is_such_that_this_shows_something(mode: str) -> None:
         return case_of(pathlib.Path(), mode, [cut]).expected(in_order=MODES[mode].choices.get("use") != "replay")
 
     assert len(expected("whole")) >= 7
-    if MODES[mode].domain and mode not in TOLD:
+    if MODES[mode].public and mode not in TOLD:
         assert expected("nothing"), "items that nobody holds are published too"
     elif "noise" in mode:
         assert len(expected("early")) > 4, "items are followed when nobody holds them any more"

@@ -135,7 +135,7 @@ class Stream:
             shards=SHARDS,
             confirm=confirm,
             stop_file=str(self._stop),
-            public_items=PublicItems.of_ids(public_of(self._mode)) if self._mode.domain else None,
+            public_items=PublicItems.of_ids(public_of(self._mode)) if self._mode.public else None,
         )
         _ = pipeline | monitor
         self._engine = DyingEngine(
@@ -189,7 +189,7 @@ class Stream:
         for content in self._announced.values():
             for window, user, item in content:
                 held.setdefault(window, {}).setdefault(user, set()).add(item)
-        if self._mode.domain:
+        if self._mode.public:
             held |= {window: held.get(window, {}) for window in range(self.plan.schedule.horizon)}
         return reference(held, self.plan, public_of(self._mode), in_order=True)
 
@@ -204,7 +204,7 @@ class Stream:
 
 # Each mode has a life, by turns with state in few pieces and in as many as there can be; most are for the night. "hits"
 # finds a stream that acts on its first confirmation.
-BY_DAY = ("hits", "looks-sliding", "hits-sliding", "looks-twice-sliding", "hits-from-noise-domain")
+BY_DAY = ("hits", "contributions-sliding", "hits-sliding", "contributions-twice-sliding", "hits-from-noise-public")
 IN_ORDER_MODES = [name for name, mode in MODES.items() if mode.choices.get("use") != "replay"]
 LIVES = [
     pytest.param(mode, number % 2, marks=() if mode in BY_DAY else pytest.mark.nightly, id=mode)

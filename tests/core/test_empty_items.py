@@ -36,7 +36,7 @@ def draws_of(size, share, kind=EmptyItems):
 
 
 def subsets_reject(draws, size, share):
-    """Chi-squared over all subsets of a small domain: number, choice and independence at once."""
+    """Chi-squared over all subsets of a small list: number, choice and independence at once."""
     observed = dict.fromkeys(
         (subset for count in range(size + 1) for subset in itertools.combinations(range(size), count)), 0
     )

@@ -21,7 +21,7 @@ from tests.reference.contributions import oracle_names, reports_of
 
 @given(
     log=st.lists(EVENT, max_size=120),
-    domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
+    public=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
     also_open=st.booleans(),
     most_tests=st.sampled_from([1, 3, 8]),
     threshold=st.integers(1, 150),
@@ -33,7 +33,7 @@ from tests.reference.contributions import oracle_names, reports_of
     batch_size=st.integers(1, 130),
 )
 def test_columns_equal_the_oracle(
-    log, domain, also_open, most_tests, threshold, known_share, forget_after, spacing, sliding, shards, batch_size
+    log, public, also_open, most_tests, threshold, known_share, forget_after, spacing, sliding, shards, batch_size
 ):
     chosen = naming_settings(
         WINDOWS,
@@ -43,17 +43,17 @@ def test_columns_equal_the_oracle(
         forget_after=forget_after,
         spacing=spacing,
         sliding=sliding,
-        domain=domain,
+        public=public,
         also_open=also_open,
     )
-    found = replayed(log, chosen, shards=shards, batch_size=batch_size, domain=domain)
-    assert found == reports_of(oracle_of(log, chosen, domain), chosen)
+    found = replayed(log, chosen, shards=shards, batch_size=batch_size, public=public)
+    assert found == reports_of(oracle_of(log, chosen, public), chosen)
 
 
-def oracle_of(log, chosen, domain=()):
+def oracle_of(log, chosen, public=()):
     keys = chosen.stream_keys(SECRET)
-    held = [event for event in log if not domain or chosen.takes_open_items or event[1] in domain]
-    return oracle_names(replay_weights(held, chosen, keys), chosen, keys, domain)
+    held = [event for event in log if not public or chosen.takes_open_items or event[1] in public]
+    return oracle_names(replay_weights(held, chosen, keys), chosen, keys, public)
 
 
 def log_of_40_windows(seed):

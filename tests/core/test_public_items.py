@@ -16,9 +16,9 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 
-def plan_of(domain):
+def plan_of(public):
     schedule = WindowSchedule.fixed(0, 3600, 60)
-    return Plan.for_hits(epsilon=2, delta=1e-6, schedule=schedule, public_items=domain)
+    return Plan.for_hits(epsilon=2, delta=1e-6, schedule=schedule, public_items=public)
 
 
 def keys(run_id="run", secret=bytes(32)):
@@ -36,11 +36,11 @@ def keys(run_id="run", secret=bytes(32)):
     ],
 )
 def test_lines_are_items(text, items):
-    domain = PublicItems.of_text(text, "items.txt")
-    assert domain.labels.to_pylist() == sorted(items, key=str.encode)
-    assert domain.size == len(items)
-    assert domain.fingerprint == PublicItems.of_ids(items[::-1] * 2).fingerprint
-    assert domain.fingerprint == fingerprint_of(items)
+    public = PublicItems.of_text(text, "items.txt")
+    assert public.labels.to_pylist() == sorted(items, key=str.encode)
+    assert public.size == len(items)
+    assert public.fingerprint == PublicItems.of_ids(items[::-1] * 2).fingerprint
+    assert public.fingerprint == fingerprint_of(items)
 
 
 def fingerprint_of(items):
@@ -72,11 +72,11 @@ def test_ids_are_texts_in_the_order_of_their_bytes_whatever_they_were():
 
 
 def test_size_limits(monkeypatch, tmp_path):
-    monkeypatch.setattr(public_items, "MOST_DOMAIN_ITEMS", 3)
+    monkeypatch.setattr(public_items, "MOST_PUBLIC_ITEMS", 3)
     assert PublicItems.of_text(b"a\nb\nc\na\n", "f").size == 3
     with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
         PublicItems.of_text(b"a\nb\nc\nd\n", "f")
-    monkeypatch.setattr(public_items, "MOST_DOMAIN_BYTES", 1 << 20)
+    monkeypatch.setattr(public_items, "MOST_PUBLIC_BYTES", 1 << 20)
     path = tmp_path / "items.txt"
     path.write_bytes(b"a\n" * (1 << 19) + b"b")
     with pytest.raises(ValueError, match="must have at most 1 MB"):
@@ -91,49 +91,49 @@ def test_items_that_share_a_high_word_are_told_apart():
     assert table.contains(np.array(list(asked), dtype=np.uint64)).tolist() == list(asked.values())
 
 
-def test_workers_get_the_domain_of_the_plan_or_an_error(tmp_path):
-    domain = PublicItems.of_ids(["a", "b"])
-    plan, path = plan_of(domain), tmp_path / "items.txt"
+def test_workers_get_the_public_items_of_the_plan_or_an_error(tmp_path):
+    public = PublicItems.of_ids(["a", "b"])
+    plan, path = plan_of(public), tmp_path / "items.txt"
     path.write_text("b\na\n")
-    for given in (domain, path, str(path)):
+    for given in (public, path, str(path)):
         source = PublicItemsSource.of_plan(given, plan)
         table = source.table(keys())
         assert sorted(table.labels.to_pylist()) == ["a", "b"]
         assert source.table(keys("another run")) is table, "made once a process and key"
     path.write_text("b\na\nc\n")  # changed after the pipeline was built
-    later = dataclasses.replace(PublicItemsSource.of_plan(domain, plan), items=str(path))
+    later = dataclasses.replace(PublicItemsSource.of_plan(public, plan), items=str(path))
     with pytest.raises(ValueError, match=r"the list \(3 items\) is not that of the plan \(2 items\)"):
         later.table(keys(secret=bytes([1]) * 32))
 
 
 def test_each_key_has_a_table_of_its_own():
     """One transform that is applied to several pipelines draws a key for each of them."""
-    domain = PublicItems.of_ids([f"item {number}" for number in range(300)])
-    source = PublicItemsSource.of_plan(domain, plan_of(domain))
+    public = PublicItems.of_ids([f"item {number}" for number in range(300)])
+    source = PublicItemsSource.of_plan(public, plan_of(public))
     for byte in (1, 2, 1, 3):  # the first one again, after another
         run = keys(secret=bytes([byte]) * 32)
-        assert source.table(run).contains(run.hash_items(domain.labels)).all()
-    assert not source.table(keys()).contains(run.hash_items(domain.labels)).any()
+        assert source.table(run).contains(run.hash_items(public.labels)).all()
+    assert not source.table(keys()).contains(run.hash_items(public.labels)).any()
 
 
 def test_the_size_that_a_plan_states_is_compared_too():
     """It enters the share of sampling, the expected false reports and the bound on max_items."""
-    domain = PublicItems.of_ids([f"item {number}" for number in range(1000)])
-    plan = plan_of(domain)
+    public = PublicItems.of_ids([f"item {number}" for number in range(1000)])
+    plan = plan_of(public)
     tampered = dataclasses.replace(plan, public_items=dataclasses.replace(plan.public_items, size=999))
     with pytest.raises(ValueError, match=r"the list \(1,000 items\) is not that of the plan"):
-        PublicItemsSource.of_plan(domain, tampered)
+        PublicItemsSource.of_plan(public, tampered)
 
 
-def test_a_large_domain_travels_as_a_path(tmp_path):
+def test_a_large_list_travels_as_a_path(tmp_path):
     path = tmp_path / "items.txt"
     path.write_text("\n".join(f"{number:01000}" for number in range(5_100)))
-    domain = PublicItems.read(path)
-    plan = plan_of(domain)
+    public = PublicItems.read(path)
+    plan = plan_of(public)
     with pytest.raises(ValueError, match=r"at most 5 MB, got 5\.1 MB\. Write it to a file, .* and give its path"):
-        ShiftingHeavyHitters(plan, public_items=domain)
+        ShiftingHeavyHitters(plan, public_items=public)
     ShiftingHeavyHitters(plan, public_items=path)
-    small = PublicItems(domain.labels[:4_900])
+    small = PublicItems(public.labels[:4_900])
     ShiftingHeavyHitters(plan_of(small), public_items=small)
 
 

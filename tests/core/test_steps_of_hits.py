@@ -14,7 +14,7 @@ from tests.reference.log import integer_of
 @given(
     log=st.lists(EVENT, max_size=120) | st.integers(0, 99).map(lambda seed: busy_log(seed, 150)),
     mode=st.sampled_from(["hits-with-counts", "hits", "kms21"]),
-    domain=st.sampled_from([(), ("c", "b", "nobody's", "0", "", "é"), ("i0", "i2", *map(str, range(50)))]),
+    public=st.sampled_from([(), ("c", "b", "nobody's", "0", "", "é"), ("i0", "i2", *map(str, range(50)))]),
     limit=st.sampled_from([1, 3]),
     sliding=st.sampled_from([1, 3]),
     epsilon=st.sampled_from([0.5, 1.1, 2.0]),
@@ -23,10 +23,10 @@ from tests.reference.log import integer_of
     shards=st.integers(1, 7),
     batch_size=st.integers(1, 130),
 )
-def test_core_equals_oracle(log, mode, domain, limit, sliding, epsilon, threshold, hits, shards, batch_size):
-    chosen = monitor_settings(mode, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
-    found = replayed(log, chosen, shards=shards, batch_size=batch_size, domain=domain)
-    assert found == oracle_transcript(log, chosen, SECRET, domain).reports
+def test_core_equals_oracle(log, mode, public, limit, sliding, epsilon, threshold, hits, shards, batch_size):
+    chosen = monitor_settings(mode, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, public=public)
+    found = replayed(log, chosen, shards=shards, batch_size=batch_size, public=public)
+    assert found == oracle_transcript(log, chosen, SECRET, public).reports
 
 
 def test_digests_are_sums_and_an_empty_group_has_none():

@@ -18,7 +18,9 @@ from tests.helpers.modes import plan_of_mode
 from tests.helpers.small_runs import SECRET
 
 SCHEDULE = WindowSchedule.fixed(0, 12 * 3600, 3600)
-PLAN = plan_of_mode("looks-twice", epsilon=2, delta=1e-6, schedule=SCHEDULE, most_contributions=50, forget_after=3)
+PLAN = plan_of_mode(
+    "contributions-twice", epsilon=2, delta=1e-6, schedule=SCHEDULE, most_contributions=50, forget_after=3
+)
 RUN = PlannedRun(plan=PLAN, stream="events", run_id="run-1")
 
 

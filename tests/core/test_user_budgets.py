@@ -52,12 +52,12 @@ class Store:
 
     def spend(self, pairs, window):
         """One window by a worker that has just started."""
-        purses = restored(self.chosen, self.keys, self.cells)
-        weights = purses.spend(pairs, window)
+        budgets = restored(self.chosen, self.keys, self.cells)
+        weights = budgets.spend(pairs, window)
         if self.source.random() < 0.2:
-            self.cells = purses.chunks()
+            self.cells = budgets.chunks()
         else:
-            self.cells = [*self.cells, *purses.delta()]
+            self.cells = [*self.cells, *budgets.delta()]
         self.source.shuffle(self.cells)
         return weights
 
@@ -118,28 +118,28 @@ wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_TESTS), st.just(MOST_TE
 
 
 @given(
-    looks=st.one_of(st.integers(1, 50), st.integers(1, 2**40)),
+    tests=st.one_of(st.integers(1, 50), st.integers(1, 2**40)),
     left=st.one_of(st.integers(0, 10**12), st.integers(0, 50), st.sampled_from([0, 10**12])),
-    looks_before=wide,
+    tests_before=wide,
     horizon=st.one_of(st.integers(1, 5), st.integers(1, MOST_WINDOWS), st.just(MOST_WINDOWS)),
     shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
     second=st.one_of(st.integers(0, 50), st.integers(1, 2**40)),
     units=st.integers(10**11, 8 * 10**11),
 )
-@example(looks=3, left=10**12, looks_before=1, horizon=100, shares=(0.1, 0.0), second=2, units=8 * 10**11)  # in parts
-def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, horizon, shares, second, units):
-    """The oracle's integers have no limit. Looks beyond what 32 bits hold change nothing: the share is 0 either way."""
+@example(tests=3, left=10**12, tests_before=1, horizon=100, shares=(0.1, 0.0), second=2, units=8 * 10**11)  # in parts
+def test_the_pace_is_exact_up_to_the_largest_numbers(tests, left, tests_before, horizon, shares, second, units):
+    """The oracle's integers have no limit. Tests beyond what 32 bits hold change nothing: the share is 0 either way."""
     chosen = changed(naming_settings(most_tests=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
     window = min(horizon - 1, int(shares[0] * horizon))
     first = int(shares[1] * window)
-    numbers = [np.array([value], dtype=np.int64) for value in (left, looks_before, first)]
-    got = BudgetPacing(chosen).choose(np.array([[looks]]), *numbers, window)
-    wallet = Wallet(left, first, looks_before)
-    assert tuple(int(column[0, 0]) for column in got) == wallet.afford(looks, window, chosen)
+    numbers = [np.array([value], dtype=np.int64) for value in (left, tests_before, first)]
+    got = BudgetPacing(chosen).choose(np.array([[tests]]), *numbers, window)
+    wallet = Wallet(left, first, tests_before)
+    assert tuple(int(column[0, 0]) for column in got) == wallet.afford(tests, window, chosen)
     assert int(got[2][0, 0]) * int(got[1][0, 0]) <= left
     chosen = changed(chosen, rounds=Rounds(block_seconds=60, units=(10**11, units), false_names=0.5))
-    weights, costs, payable = BudgetPacing(chosen).choose(np.array([[looks, second]]), *numbers, window)
-    expected = Wallet(left, first, looks_before).choose_with_sizing(looks, second, window, chosen)
+    weights, costs, payable = BudgetPacing(chosen).choose(np.array([[tests, second]]), *numbers, window)
+    expected = Wallet(left, first, tests_before).choose_with_sizing(tests, second, window, chosen)
     assert tuple(zip(weights[0].tolist(), payable[0].tolist(), strict=True)) == expected
     assert sum(paid * cost for paid, cost in zip(payable[0].tolist(), costs[0].tolist(), strict=True)) <= left
 

@@ -30,7 +30,7 @@ from dp_transforms.reports import ReportFolder, ReportHeader
 from dp_transforms.reports.report_records import RunEnded
 from examples.engines.flink_rest import ENDED
 from tests.engines import wait_for
-from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, small_plan
 from tests.reference.log import Event
 from tests.reference.run import reference
@@ -97,8 +97,8 @@ def plain_reports(reports: Sequence[WindowReport]) -> list[tuple]:
 @functools.lru_cache(maxsize=8)
 def history_case(mode: str, prefix: str = "") -> StreamCase:
     """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay,
-    and in mode looks, with two tests, some still have a full budget, and others an empty one. There many items are
-    named in one window and never held again: noise alone names each in one of the four windows after it with a
+    and in mode contributions, with two tests, some still have a full budget, and others an empty one. There many items
+    are named in one window and never held again: noise alone names each in one of the four windows after it with a
     probability of 40 %, and none of them with one of 5e-6.
 
     Among the events are repeated ones, some of other partitions too; some before the range; some from the future, which
@@ -106,8 +106,8 @@ def history_case(mode: str, prefix: str = "") -> StreamCase:
     partition lies so far behind the range that it closes all windows. prefix: of all users and items.
     """
     source = random.Random(3)  # one of those for which each lost or doubled charge shows
-    if mode == "looks":
-        once: Plan = small_looks_plan(24, most_tests=24, forget_after=4, known_error=0.06)
+    if mode == "contributions":
+        once: Plan = small_contributions_plan(24, most_tests=24, forget_after=4, known_error=0.06)
         plan = dataclasses.replace(once, second_test=SecondTest(units=(4 * 10**11, 6 * 10**11)))
     else:
         plan = small_plan(24, mode=mode, hits_per_user=2)

@@ -50,7 +50,7 @@ def _engine(name, folder):
         assert list(folder.glob("**/chk-*/_metadata")), "the job has ended, and a checkpoint stays"
 
 
-@pytest.mark.parametrize(("engine", "mode"), [on("flink", "hits"), on("prism", "looks")])
+@pytest.mark.parametrize(("engine", "mode"), [on("flink", "hits"), on("prism", "contributions")])
 def test_a_topic_gives_the_reports_of_the_oracle(kafka, key_path, tmp_path, engine, mode):
     case, source, sink = history_case(mode), topic_of(kafka, engine), ReportFolder(str(tmp_path / "reports"))
     feed(kafka.bootstrap, source.topic, case.rows)
@@ -69,7 +69,7 @@ def test_kills_change_nothing_and_no_log_names_a_user_or_holds_a_record(kafka, c
     everything that any process wrote is searched."""
     secret, seed = "Zx9Qpersonal", random.randrange(10**6)
     print(f"seed {seed}")
-    source, case, dead_letter = random.Random(seed), history_case("looks", secret), tmp_path / "rejected"
+    source, case, dead_letter = random.Random(seed), history_case("contributions", secret), tmp_path / "rejected"
     third = len(case.rows) // 3
     with running(kafka, cluster, key_path, case, dead_letter=str(dead_letter)) as run:
         for part, kind in enumerate(source.sample([WORKER, TASK_MANAGER], 2)):
@@ -93,7 +93,7 @@ def test_kills_change_nothing_and_no_log_names_a_user_or_holds_a_record(kafka, c
 
 def test_a_job_goes_on_from_a_savepoint(kafka, cluster, key_path):
     """Partitions that were added meanwhile are not read: the run goes on with those that it was begun with."""
-    case = history_case("looks")
+    case = history_case("contributions")
     half = len(case.rows) // 2
     with running(kafka, cluster, key_path, case) as run:
         fed = run.feed(case.rows[:half], 6)
@@ -113,7 +113,7 @@ def test_a_job_goes_on_from_a_savepoint(kafka, cluster, key_path):
 
 
 def test_a_drain_and_the_numbers_for_the_operator(kafka, cluster, key_path, tmp_path):
-    case = history_case("looks")
+    case = history_case("contributions")
     stop_file, rows = tmp_path / "stop", case.rows[:-PARTITIONS]  # without what else would close the last windows
     with running(kafka, cluster, key_path, case, stop_file=str(stop_file)) as run:
         run.feed(rows, 5).result()

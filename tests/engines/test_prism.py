@@ -15,7 +15,7 @@ from dp_transforms.beam.on_loopback import listen_on_loopback
 from examples.engines import prism
 from tests.engines import needs
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
-from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.no_network import no_network
 from tests.helpers.small_runs import ordered_log
 
@@ -25,7 +25,7 @@ pytestmark = [needs("prism"), pytest.mark.filterwarnings("ignore::pytest.PytestU
 
 def test_contributions_of_bounded_input_on_direct_runner(key_path):
     """Also with a fresh key, which stays in this process: the workers of DirectRunner's Prism are threads of it."""
-    plan = small_looks_plan(18, window_seconds=12 * 3600, forget_after=4, most_tests=16)
+    plan = small_contributions_plan(18, window_seconds=12 * 3600, forget_after=4, most_tests=16)
     source = pairs_source(ordered_log(plan, 6))
     named = run_monitor(source, plan, noise_key=key_path).reports
     assert named

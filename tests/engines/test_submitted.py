@@ -26,7 +26,7 @@ from tests.pipelines.jobs import HEAVY, REPLAY, ROOT, STREAM, assert_answers, it
 SHH = ("-m", "dp_transforms.cli.main")
 # Fewer ports than these, and the looks have missed what they are there for.
 FEWEST_PORTS = {"prism": 2, "flink": 8}
-_BETWEEN_LOOKS_SECONDS = 0.1
+_BETWEEN_CONTRIBUTIONS_SECONDS = 0.1
 _PATIENCE_SECONDS = 600  # a run takes some seconds of a machine that has nothing else to do
 
 
@@ -64,7 +64,7 @@ def run_and_listen(words: Sequence[str], folder: pathlib.Path, program: Sequence
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=err)
         while process.poll() is None and time.monotonic() < deadline:
             sockets |= listening(process.pid)
-            time.sleep(_BETWEEN_LOOKS_SECONDS)
+            time.sleep(_BETWEEN_CONTRIBUTIONS_SECONDS)
     said = (folder / "err").read_text()
     if process.poll() is None:
         for one in [*psutil.Process(process.pid).children(recursive=True), process]:

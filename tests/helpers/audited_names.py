@@ -8,20 +8,20 @@ from dp_transforms.audit.contributions import ContributionsClaim, ContributionsM
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers import modes
-from tests.helpers.looks_plans import looks_plan_of
+from tests.helpers.contributions_plans import contributions_plan_of
 
 HOURS = 24
 _SCHEDULE = WindowSchedule.fixed(0, HOURS * 3600, 3600)
 
 
 @functools.cache
-def audited_plan(*, most_tests: int = 20, forget_after: int = 3, domain: tuple[str, ...] = ()) -> Plan:
+def audited_plan(*, most_tests: int = 20, forget_after: int = 3, public: tuple[str, ...] = ()) -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours; 20 tests of a user at most."""
-    return looks_plan_of(
+    return contributions_plan_of(
         _SCHEDULE,
         most_tests=most_tests,
         forget_after=forget_after,
-        domain=domain,
+        public=public,
         epsilon=2.0,
         delta=1e-4,
         order=8.0,

@@ -24,15 +24,15 @@ def calibrated_plan(**changes: Any) -> Plan:
 
 
 @functools.cache
-def looks_plan(**changes: Any) -> Plan:
+def contributions_plan(**changes: Any) -> Plan:
     """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes. A small scale would hide rounding."""
     options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
-    return plan_of_mode("looks", **options)
+    return plan_of_mode("contributions", **options)
 
 
-def short_looks_plan(**changes: Any) -> Plan:
+def short_contributions_plan(**changes: Any) -> Plan:
     """With few weights, so that many constructions are quick."""
-    return looks_plan(**{"most_contributions": 20, "usual_contributions": (1, 10), **changes})
+    return contributions_plan(**{"most_contributions": 20, "usual_contributions": (1, 10), **changes})
 
 
 LABELS = calibrated_plan()
@@ -42,8 +42,8 @@ COUNTS = calibrated_plan(mode="hits-with-counts")
 KMS21 = calibrated_plan(mode="kms21")
 
 
-DOMAIN = PublicItems.of_ids([f"item-{number}" for number in range(1000)])
-IN_DOMAIN = calibrated_plan(public_items=DOMAIN)
+PUBLIC = PublicItems.of_ids([f"item-{number}" for number in range(1000)])
+OF_PUBLIC = calibrated_plan(public_items=PUBLIC)
 
 
 def changed_plan(plan: Plan, changes: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from dp_transforms.local.replay import LocalReplay
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import SECRET, batches_of
 from tests.helpers.trial_plan import TrialPlan
-from tests.helpers.trials import hits_trial, looks_trial
+from tests.helpers.trials import contributions_trial, hits_trial
 from tests.reference.log import Event
 
 MICROS = 1_000_000
@@ -53,7 +53,7 @@ def monitor_settings(
     threshold=4,
     hits=2,
     run_id="run-1",
-    domain=(),
+    public=(),
 ):
     """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
     is_kms21 = mode == "kms21"
@@ -69,7 +69,7 @@ def monitor_settings(
         epsilon_after_hits=tuple(float(j + 1) for j in range(hits)),
         wide_epsilon_per_query=epsilon / 4 if is_kms21 else 0.0,
         noise_cap=2 if is_kms21 else 0,
-        domain_size=len(domain),
+        public_item_count=len(public),
     )
 
 
@@ -91,17 +91,17 @@ def naming_settings(
     scale: int = 40,
     sliding: int = 1,
     run_id: str = "run-1",
-    domain: Collection[str] = (),
+    public: Collection[str] = (),
     also_open: bool = False,
 ) -> TrialPlan:
     """Windows of 10 seconds from `START` on. Noise alone now and then passes the threshold of followed items. Less
     noise counts as likely than in any plan, so that few users are enough for a size to be stated."""
     prices = short_price_list(most_tests, scale)
-    return looks_trial(
+    return contributions_trial(
         run_id=run_id,
         schedule=WindowSchedule(START, START + 10 * windows, 10 * sliding, 10),
         threshold=threshold,
-        domain_size=len(set(domain)),
+        public_item_count=len(set(public)),
         also_open=also_open,
         weights=prices.weights,
         units=prices.units,
@@ -114,7 +114,7 @@ def naming_settings(
 
 
 def units_of(settings: TrialPlan, weights: Iterable[int]) -> list[int]:
-    """What looks with these weights cost, each 0 (nothing) or one of the list. Raises KeyError for another."""
+    """What tests with these weights cost, each 0 (nothing) or one of the list. Raises KeyError for another."""
     listed = {0: 0, **dict(zip(settings.contributions.weights, settings.contributions.units, strict=True))}
     return [listed[int(weight)] for weight in weights]
 
@@ -159,10 +159,10 @@ def replayed(
     *,
     shards: int | None = None,
     batch_size: int = 1000,
-    domain: Collection[str] = (),
+    public: Collection[str] = (),
 ) -> list[WindowReport]:
     """What the driver of this machine makes of a log, in this process."""
-    public: Any = AnyItems(domain, trial.contributions is not None and trial.takes_open_items) if domain else None
+    public: Any = AnyItems(public, trial.contributions is not None and trial.takes_open_items) if public else None
     run: Any = trial
     replay = LocalReplay(run, ThisProcess(SECRET), public_items=public, shards=shards)
     return replay.take(list(batches_of(log, batch_size))).reports

@@ -13,8 +13,8 @@ from dp_transforms.plan.records import Budget
 from dp_transforms.plan.rounds import rounds_of
 
 _CHOICES: dict[str, dict[str, Any]] = {
-    "looks": {"charge": "contributions"},  # in one round, unless a use is given
-    "looks-twice": {"charge": "contributions", "use": "stream"},
+    "contributions": {"charge": "contributions"},  # in one round, unless a use is given
+    "contributions-twice": {"charge": "contributions", "use": "stream"},
     "hits": {"charge": "hits"},
     "hits-with-counts": {"charge": "hits", "counts": True},
     "kms21": {"charge": "hits", "noise": "printed"},
@@ -23,7 +23,11 @@ _CHOICES: dict[str, dict[str, Any]] = {
 
 def plan_of_mode(mode: str, **choices: Any) -> Plan:
     """choices: of `Plan.for_contributions` or `Plan.for_hits`."""
-    if mode == "looks" and "use" not in choices and (choices.get("public_items") is None or choices.get("also_open")):
+    if (
+        mode == "contributions"
+        and "use" not in choices
+        and (choices.get("public_items") is None or choices.get("also_open"))
+    ):
         choices = {"forget_after": min(DEFAULT_FORGET_AFTER, choices["schedule"].horizon), **choices}  # one round
     return plan_for(**{**_CHOICES[mode], **choices})
 
@@ -32,7 +36,7 @@ _MODES = {"names": "hits", "counts": "hits-with-counts", "printed": "kms21"}
 
 
 def mode_of_plan(plan: Plan) -> str:
-    return "looks" if plan.hits is None else _MODES[plan.hits.mode]
+    return "contributions" if plan.hits is None else _MODES[plan.hits.mode]
 
 
 def plan_in_rounds(

@@ -7,7 +7,7 @@ import dataclasses
 from dp_transforms.core.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
-from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.report_samples import HOUR, report
 
 STORIES = {
@@ -19,7 +19,7 @@ STORIES = {
 
 
 def hourly_plan(windows: int = 12) -> Plan:
-    return small_looks_plan(windows, window_seconds=3600)
+    return small_contributions_plan(windows, window_seconds=3600)
 
 
 def header_of(plan: Plan) -> ReportHeader:

@@ -37,11 +37,11 @@ def small_plan(
     max_items_per_user: int = 3,
     hits_per_user: int = 3,
     threshold: int | None = None,
-    domain: tuple[str, ...] = (),
+    public: tuple[str, ...] = (),
 ) -> Plan:
     """A plan of real calibration with a threshold of about 6: epsilon 40 protects nobody, but little noise is needed.
 
-    windows: how many slides the declared range has. sliding: in how many windows each event counts. domain: all items,
+    windows: how many slides the declared range has. sliding: in how many windows each event counts. public: all items,
     where they are known; then the threshold can be as low as one likes, in kms21 too.
     """
     slide = MINUTE // sliding
@@ -53,7 +53,7 @@ def small_plan(
         hits_per_user=hits_per_user,
         max_items_per_user=max_items_per_user,
         threshold=threshold,
-        public_items=PublicItems.of_ids(domain) if domain else None,
+        public_items=PublicItems.of_ids(public) if public else None,
         max_users=1000,
         max_items=1000,
     )

@@ -54,7 +54,7 @@ def hits_trial(
     return _trial(hits=hits, **others)
 
 
-def looks_trial(
+def contributions_trial(
     *,
     weights: tuple[int, ...],
     units: tuple[int, ...],
@@ -63,12 +63,12 @@ def looks_trial(
     threshold: int,
     followed_threshold: int,
     forget_after: int = 0,
-    domain_size: int = 0,
+    public_item_count: int = 0,
     also_open: bool = False,
     **others: Any,
 ) -> TrialPlan:
-    """Users pay for looks. The known threshold is that of public items. others: of `_trial`."""
-    looks = PaidContributions(
+    """Users pay for tests. The known threshold is that of public items. others: of `_trial`."""
+    tests = PaidContributions(
         usual_tests=(1, 1),
         shape=noise.shape,
         scale=noise.scale,
@@ -79,34 +79,34 @@ def looks_trial(
         spacing=spacing,
         size_error=0.01,
     )
-    only_public = domain_size > 0 and not also_open
+    only_public = public_item_count > 0 and not also_open
     is_followed = forget_after > 0 and not only_public
     return _trial(
-        contributions=looks,
+        contributions=tests,
         followed=Followed(threshold=followed_threshold, forget_after=forget_after) if is_followed else None,
         threshold=followed_threshold if only_public else threshold,
-        domain_size=domain_size,
+        public_item_count=public_item_count,
         **{"shares": dataclasses.replace(_SHARES, open=None) if only_public else _SHARES, **others},
     )
 
 
-def _trial(*, epsilon: float = 9.0, delta: float = 1e-3, domain_size: int = 0, **others: Any) -> TrialPlan:
+def _trial(*, epsilon: float = 9.0, delta: float = 1e-3, public_item_count: int = 0, **others: Any) -> TrialPlan:
     names = {"stream": "events", "run_id": "run-1", "fingerprint": "plan"}
     bounds = {"max_users": 1000, "max_items": 1000, "shares": _SHARES}
-    domain = DeclaredItems(domain_size, "0" * 64) if domain_size else None
-    return TrialPlan(epsilon=epsilon, delta=delta, public_items=domain, **{**names, **bounds, **others})
+    public = DeclaredItems(public_item_count, "0" * 64) if public_item_count else None
+    return TrialPlan(epsilon=epsilon, delta=delta, public_items=public, **{**names, **bounds, **others})
 
 
 def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
-    """With other numbers, by the names of `hits_trial` or `looks_trial`."""
-    make = hits_trial if trial.contributions is None else looks_trial
+    """With other numbers, by the names of `hits_trial` or `contributions_trial`."""
+    make = hits_trial if trial.contributions is None else contributions_trial
     return make(**{**_flat(trial), **numbers})
 
 
 def _flat(trial: TrialPlan) -> dict[str, Any]:
     records = {"contributions", "hits", "followed", "public_items"}
     flat = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial) if field.name not in records}
-    flat |= {"domain_size": trial.domain_size}
+    flat |= {"public_item_count": trial.public_item_count}
     if trial.contributions is None:
         hits = trial.charged_hits
         flat |= {"hits_per_user": hits.per_user, "mode": mode_of_plan(trial)}

@@ -26,8 +26,8 @@ from dp_transforms.local import pool
 from dp_transforms.local.pool import OnDisk, ProcessPool, ThisProcess, _Kept
 from dp_transforms.local.replay import LocalReplay
 from dp_transforms.logs import EventFields, find_log_chunks
+from tests.helpers.contributions_plans import contributions_plan_of
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
-from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.shh_process import run_python
 from tests.helpers.small_runs import key_file
 
@@ -37,8 +37,8 @@ ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
 
 @functools.cache
 def plan_of(kind):
-    if kind == "looks":
-        return looks_plan_of(SCHEDULE, most_ids=5000)
+    if kind == "contributions":
+        return contributions_plan_of(SCHEDULE, most_ids=5000)
     return Plan.for_hits(epsilon=6, delta=1e-3, schedule=SCHEDULE, counts=True)
 
 
@@ -49,7 +49,7 @@ def request_of(tmp_path):
     (tmp_path / "log" / "bad.jsonl").write_text(good * 3 + "no row\n" * 5)
     key = key_file(tmp_path)
 
-    def make(name, kind="looks", **changes):
+    def make(name, kind="contributions", **changes):
         words = {"key_path": key, "dead_letter": str(tmp_path / f"{name}.bad"), **changes}
         return replay_request(log, plan_of(kind), tmp_path / name, **words)
 
@@ -96,7 +96,8 @@ def replayed(request):
 
 
 @pytest.mark.parametrize(
-    ("kind", "processes", "memory", "shards"), [("looks", 3, 20_000, 5), ("hits-with-counts", 1, ALL_ON_DISK, None)]
+    ("kind", "processes", "memory", "shards"),
+    [("contributions", 3, 20_000, 5), ("hits-with-counts", 1, ALL_ON_DISK, None)],
 )
 def test_processes_memory_and_shards_change_no_byte(
     kind, processes, memory, shards, request_of, workers, kept, monkeypatch
@@ -194,7 +195,7 @@ def test_a_run_that_fails_ends_also_while_workers_hand_back_what_they_made():
 def test_a_full_disk_fails_the_run_in_one_line(request_of, tmp_path):
     """Files may have 20 kB."""
     request_of("report.jsonl")
-    (tmp_path / "plan.json").write_text(plan_of("looks").to_json())
+    (tmp_path / "plan.json").write_text(plan_of("contributions").to_json())
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
     limit += "from dp_transforms.local import machine; machine.free_memory_bytes = lambda: 0\n"
     words = ["replay", "log", "--plan", "plan.json", "--output", "report.jsonl", "--processes", "2"]
@@ -281,7 +282,7 @@ def test_a_replay_on_this_machine_loads_no_engine_and_no_pandas(request_of, tmp_
     """Neither the command nor its workers, though pyarrow asks for pandas with the first array, and Beam on import."""
     request_of("report.jsonl")
     commands = []
-    for kind, number in (("hits-with-counts", 1), ("looks", 2)):
+    for kind, number in (("hits-with-counts", 1), ("contributions", 2)):
         (tmp_path / f"{kind}.json").write_text(plan_of(kind).to_json())
         commands.append(f"replay log --plan {kind}.json --processes {number} --output {kind}.jsonl")
     installed, loaded = tmp_path / "installed" / "pandas", tmp_path / "loaded"
@@ -290,7 +291,7 @@ def test_a_replay_on_this_machine_loads_no_engine_and_no_pandas(request_of, tmp_
     environment = {"PYTHONPATH": os.pathsep.join([str(installed.parent), *sys.path])}
     ended = run_python("-c", SEEN.format(commands=commands), cwd=tmp_path, environment=environment)
     assert ended.returncode == 0, ended.stderr
-    assert all((tmp_path / f"{kind}.jsonl").exists() for kind in ("hits-with-counts", "looks")), ended.stderr
+    assert all((tmp_path / f"{kind}.jsonl").exists() for kind in ("hits-with-counts", "contributions")), ended.stderr
     was_loaded, *modules = ended.stdout.splitlines()[-1].split()
     assert not {*modules} & {"apache_beam", "scipy"}
     assert was_loaded == "False"

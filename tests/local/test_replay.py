@@ -9,7 +9,7 @@ from dp_transforms.core.stages import stages_of
 from dp_transforms.local.pool import ProcessPool, ThisProcess
 from dp_transforms.local.replay import LocalReplay
 from dp_transforms.runs.state_file import StateFile, StoredPart
-from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.modes import plan_in_rounds
 from tests.helpers.parts import Parts
@@ -18,7 +18,7 @@ from tests.helpers.small_runs import MICROS, SECRET, START, ordered_log
 
 def test_worker_processes_take_a_part_as_this_one_does(tmp_path):
     """They find the state before the part, and have the key."""
-    plan = small_looks_plan(12, forget_after=4)
+    plan = small_contributions_plan(12, forget_after=4)
     log = ordered_log(plan, 6, 500)
     here, there = Parts(tmp_path / "here", plan), Parts(tmp_path / "there", plan)
     with ProcessPool(2, 0, SECRET) as pool:
@@ -41,13 +41,13 @@ class Echo:
 
 
 def test_what_is_done_in_any_order_comes_in_that_of_the_log():
-    run = PlannedRun(plan=small_looks_plan(12), stream="events", run_id="r")
+    run = PlannedRun(plan=small_contributions_plan(12), stream="events", run_id="r")
     assert list(LocalReplay(run, Backwards(SECRET))._outputs("reading", Echo(), "abc", 3)) == ["a", "b", "c"]
 
 
 def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     """With sliding windows an event may lie in windows of two parts, and counts in both."""
-    plan = small_looks_plan(12, sliding=3)
+    plan = small_contributions_plan(12, sliding=3)
     slide = plan.schedule.slide_seconds
     log = [("u", "i", (START + slide * number) * MICROS) for number in range(12)]  # event n in windows n, n + 1, n + 2
     parts = Parts(tmp_path / "run", plan)
@@ -57,7 +57,7 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
 
 
 def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
-    plan = small_looks_plan(12)
+    plan = small_contributions_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
         LocalReplay(PlannedRun(plan=plan, stream="events", run_id="r"), ThisProcess(SECRET), part=RunPart(3, 13))
     rounds = plan_in_rounds(plan.schedule, delta=1e-6, usual_contributions=(1, 10))
@@ -70,7 +70,7 @@ def test_a_part_must_lie_in_the_plan_and_rounds_in_no_stream():
 
 
 def test_a_worker_refuses_a_state_that_was_exchanged(tmp_path):
-    plan = small_looks_plan(12)
+    plan = small_contributions_plan(12)
     log = ordered_log(plan, 6, 200)
     parts, others = Parts(tmp_path / "run", plan), Parts(tmp_path / "other", plan)
     parts.take(3, log)

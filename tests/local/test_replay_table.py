@@ -24,7 +24,10 @@ from tests.helpers.small_runs import key_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = {"user": "who", "item": "what", "time": "when"}
-MODES = {"looks": {"usual_contributions": (1, 10), "most_contributions": 20}, "hits-with-counts": {"hits_per_user": 5}}
+MODES = {
+    "contributions": {"usual_contributions": (1, 10), "most_contributions": 20},
+    "hits-with-counts": {"hits_per_user": 5},
+}
 KINDS = ("pandas", "pandas categories", "polars", "batches", "list of tables", "duckdb")
 
 
@@ -75,7 +78,9 @@ def plan_of(mode):
     return plan_of_mode(mode, epsilon=4, delta=1e-6, schedule=schedule, **MODES[mode])
 
 
-@pytest.mark.parametrize(("kind", "mode"), [*((kind, "looks") for kind in KINDS), ("pandas", "hits-with-counts")])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [*((kind, "contributions") for kind in KINDS), ("pandas", "hits-with-counts")]
+)
 def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(folder, tmp_path, monkeypatch, kind, mode):
     of_command = read_report(folder / f"{mode}.avro")
     rejected: list[RejectedEvents] = []
@@ -132,7 +137,7 @@ def with_time(*times):
 )
 def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made, more, said):
     with pytest.raises((TypeError, ValueError), match=said) as raised:
-        replay(made(), plan_of("looks"), **more)
+        replay(made(), plan_of("contributions"), **more)
     assert "secret" not in str(raised.value)
     assert "--" not in str(raised.value)
 
@@ -149,9 +154,9 @@ def nothing_of(kind):
 
 @pytest.mark.parametrize("kind", ["pandas categories", "a header alone", "no batch"])
 def test_no_rows_of_any_type_are_no_rows(kind):
-    assert len(replay(nothing_of(kind), plan_of("looks"), allow_empty=True)) == 0
+    assert len(replay(nothing_of(kind), plan_of("contributions"), allow_empty=True)) == 0
     with pytest.raises(ValueError, match="no event is in the range: the table has no rows"):
-        replay(nothing_of(kind), plan_of("looks"))
+        replay(nothing_of(kind), plan_of("contributions"))
 
 
 @pytest.mark.parametrize("column", ["user", "item", "timestamp"])
@@ -159,6 +164,6 @@ def test_no_rows_of_any_type_are_no_rows(kind):
 def test_whether_there_is_a_report_does_not_depend_on_the_one_user_who_has_a_value(column, null):
     said = f"missing {'time' if column == 'timestamp' else column}: 2"
     with pytest.warns(UserWarning, match=said):
-        assert len(replay(table(**{column: pa.nulls(2, null)}), plan_of("looks"), allow_empty=True)) == 0
+        assert len(replay(table(**{column: pa.nulls(2, null)}), plan_of("contributions"), allow_empty=True)) == 0
     with pytest.raises(ValueError, match=rf"{said}\); no report was made.*allow_empty"):
-        replay(table(**{column: pa.nulls(2, null)}), plan_of("looks"))
+        replay(table(**{column: pa.nulls(2, null)}), plan_of("contributions"))

@@ -12,7 +12,7 @@ from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.core.hit_noise import epsilon_spent
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, KMS21, LABELS, calibrated_plan, with_changes
+from tests.helpers.calibrated_plans import COUNTS, KMS21, LABELS, PUBLIC, calibrated_plan, with_changes
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
@@ -70,7 +70,7 @@ def test_which_plans_take_keys():
     assert plan.guarantee.endswith("over the whole run of 384 windows, if they are under at most 2 keys.")
     assert calibrated_plan(most_keys=None) == LABELS
     with pytest.raises(ValueError, match="most_keys cannot be used with charge 'contributions': it belongs to hits"):
-        calibrated_plan(mode="looks", most_keys=1)
+        calibrated_plan(mode="contributions", most_keys=1)
     for wrong in (0, 1.5, True):
         with pytest.raises(ValueError, match="most_keys must be a whole number >= 1"):
             calibrated_plan(most_keys=wrong)
@@ -116,17 +116,17 @@ def _sampling_share(plan, epsilon_of_noise):
         windows = plan.most_keys * plan.schedule.horizon
         queries = windows * plan.charged_hits.max_items_per_user
         units = 2 * queries * 2 * thresholds
-        if plan.domain_size:
-            units += windows * (3 * plan.domain_size + 2)
+        if plan.public_item_count:
+            units += windows * (3 * plan.public_item_count + 2)
         return (1 + Decimal(plan.epsilon).exp()) * units / 2**128
 
 
 @pytest.mark.parametrize("keys", [1, 3])
-@pytest.mark.parametrize("domain", [None, DOMAIN, TenMillion])
+@pytest.mark.parametrize("public", [None, PUBLIC, TenMillion])
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_the_share_of_sampling(mode, domain, keys):
+def test_the_share_of_sampling(mode, public, keys):
     """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
-    plan = calibrated_plan(mode=mode, public_items=domain, epsilon=1.5, most_keys=keys)
+    plan = calibrated_plan(mode=mode, public_items=public, epsilon=1.5, most_keys=keys)
     is_kms21 = mode == "kms21"
     close = Fraction(1, 10**11)  # the empty items of a thousand are a 10^-8 part of the widest noise of kms21
     calibrated = Fraction(_sampling_share(plan, 1e-8 if is_kms21 else 1e-4))
@@ -148,7 +148,7 @@ def _capped_sum(plan):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"public_items": DOMAIN}, {"most_keys": 3}],
+    [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"public_items": PUBLIC}, {"most_keys": 3}],
 )
 def test_kms21_keeps_every_share(changes):
     plan = calibrated_plan(mode="kms21", **changes)

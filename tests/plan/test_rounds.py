@@ -19,7 +19,7 @@ from dp_transforms.plan.rounds import (
     terms_of_sizing,
     why_one_round,
 )
-from tests.helpers.calibrated_plans import DOMAIN, short_looks_plan
+from tests.helpers.calibrated_plans import PUBLIC, short_contributions_plan
 from tests.helpers.modes import units_of_shares
 from tests.helpers.rounds_runs import SCHEDULE, calibrated
 
@@ -89,7 +89,7 @@ def test_the_share_of_sampling_pays_for_the_draws_of_each_round_by_its_own_noise
 
 
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe():
-    """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
+    """Tests of open items cost a tenth of a user budget: with the whole, the threshold would be higher."""
     plan = calibrated()
     prices, units = plan.paid_contributions.prices, plan.paid_rounds.units[0]
     delta_open = plan.delta_open / units
@@ -143,8 +143,8 @@ def test_declared_numbers_choose_between_rounds_and_one(schedule, given, reason)
 
 
 def test_a_plan_that_is_for_one_round_has_none():
-    for choices in ({"use": "stream"}, {"forget_after": 0}, {"false_name_error": 1e-5}, {"public_items": DOMAIN}):
-        plan = short_looks_plan(**{"use": "replay", **choices})
+    for choices in ({"use": "stream"}, {"forget_after": 0}, {"false_name_error": 1e-5}, {"public_items": PUBLIC}):
+        plan = short_contributions_plan(**{"use": "replay", **choices})
         assert plan.rounds is None
     with pytest.raises(ValueError, match="the plan has no rounds"):
         _ = plan.paid_rounds
@@ -155,15 +155,15 @@ def test_a_plan_that_is_for_one_round_has_none():
 @pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
 def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows):
     """The bound of docs/guarantee.md, "Rounds": of all that is drawn for, and as if all parts drew as much. A fifth of
-    the error: four rounds, and second looks."""
+    the error: four rounds, and sizing rounds."""
     plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
-    looks, most = plan.paid_contributions, plan.paid_contributions.size_error / 5
+    tests, most = plan.paid_contributions, plan.paid_contributions.size_error / 5
     second = terms_of_sizing(plan, drawn, windows)
     assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:3]).tolist() == [0, 5]
     for terms, paid in ((terms_of_round(plan, 2, drawn, windows), units[2]), (second, units[3] // 64)):
-        listed = zip(looks.weights, looks.units, strict=True)
+        listed = zip(tests.weights, tests.units, strict=True)
         assert terms.largest_weight == max(weight for weight, price in listed if price <= paid)
-        errors = [drawn * SCHEDULE.horizon / windows * looks.noise.upper_tail(terms.likely_noise + n) for n in (1, 0)]
+        errors = [drawn * SCHEDULE.horizon / windows * tests.noise.upper_tail(terms.likely_noise + n) for n in (1, 0)]
         assert errors[0] <= most < errors[1]
 
 
@@ -180,34 +180,34 @@ def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the
 
 
 def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe():
-    """It is not known how many items are held, so the looks of users pay for wrong sizes."""
+    """It is not known how many items are held, so the tests of users pay for wrong sizes."""
     plan = calibrated()
-    looks, paid, terms = plan.paid_contributions, plan.paid_rounds.units[0], terms_of_round(plan, 0, 0, 24)
-    payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
+    tests, paid, terms = plan.paid_contributions, plan.paid_rounds.units[0], terms_of_round(plan, 0, 0, 24)
+    payable = [(weight, units) for weight, units in zip(tests.weights, tests.units, strict=True) if units <= paid]
     assert payable[-1][0] == terms.largest_weight
 
     def error(likely):
         beyond = (likely + 1 + 4 * (terms.largest_weight - weight) for weight, _ in payable)
-        tails = map(looks.noise.upper_tail, beyond)
+        tails = map(tests.noise.upper_tail, beyond)
         return plan.max_users * max(tail * paid / units for tail, (_, units) in zip(tails, payable, strict=True))
 
-    assert error(terms.likely_noise) <= looks.size_error / 5 < error(terms.likely_noise - 2)
+    assert error(terms.likely_noise) <= tests.size_error / 5 < error(terms.likely_noise - 2)
 
 
 @pytest.mark.parametrize(
-    ("shares", "looks"), [((10, 5, 20, 100), 10), ((10, 5, 1, 100), 100), ((10, 17, 100), 100), ((10, 100), 10)]
+    ("shares", "tests"), [((10, 5, 20, 100), 10), ((10, 5, 1, 100), 100), ((10, 17, 100), 100), ((10, 100), 10)]
 )
-def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, looks):
+def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares, tests):
     plan = calibrated(units=units_of_shares(*shares))
-    assert 0.95 <= _found(plan, plan.found_from(looks, followed=True), looks) < 0.985
+    assert 0.95 <= _found(plan, plan.found_from(tests, followed=True), tests) < 0.985
 
 
-def _found(plan, users, looks):
+def _found(plan, users, tests):
     """With which probability an item that is named in its block is named in a window, by the law of each round."""
     is_left, found = 1.0, 0.0
     for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
         terms, prices = terms_of_round(plan, number, 10**6, SCHEDULE.horizon), plan.prices_of_rounds[number]
-        weight, tail = int(prices.listed.largest(np.array([units // looks]))[0][0]), prices.noise.upper_tail
+        weight, tail = int(prices.listed.largest(np.array([units // tests]))[0][0]), prices.noise.upper_tail
         named = tail(terms.threshold - users * weight)
         found += is_left * named
         is_left *= (1 if terms.least is None else tail(terms.least - users * weight)) - named
@@ -226,8 +226,8 @@ def test_each_later_round_names_what_states_least_users():
         assert around.tolist() == [40, 39]
         assert (terms.raised, before.raised) == (terms.threshold - before.threshold, 0)
         assert terms.least == (None if before.least is None else terms.threshold - terms.spacing)
-    for looks in (1, 10, 100):  # of many contributions an earlier round names some, so that fewer users do
-        assert _found(plan, plan.found_from(looks, followed=True), looks) >= 0.95
+    for tests in (1, 10, 100):  # of many contributions an earlier round names some, so that fewer users do
+        assert _found(plan, plan.found_from(tests, followed=True), tests) >= 0.95
     assert _found(plan, math.floor(plan.found_from(1, followed=True) * 0.9), 1) < 0.95
     assert Plan.from_json(plan.to_json()) == plan
 

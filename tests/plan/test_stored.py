@@ -11,32 +11,32 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.stored import FORMAT_VERSION
 from tests.helpers.calibrated_plans import (
     COUNTS,
-    DOMAIN,
-    IN_DOMAIN,
     KMS21,
     LABELS,
+    OF_PUBLIC,
+    PUBLIC,
     calibrated_plan,
     changed_plan,
-    short_looks_plan,
+    short_contributions_plan,
     with_changes,
 )
 
 pytestmark = pytest.mark.xdist_group("test_plan_stored")  # one process calibrates, when the first test asks for a plan
-LOOKS = short_looks_plan
+CONTRIBUTIONS = short_contributions_plan
 TWO_KEYS = calibrated_plan(most_keys=2)
-LOOKS_IN_DOMAIN = functools.partial(short_looks_plan, public_items=DOMAIN)
-BESIDE = functools.partial(LOOKS_IN_DOMAIN, also_open=True)
+CONTRIBUTIONS_OF_PUBLIC = functools.partial(short_contributions_plan, public_items=PUBLIC)
+BESIDE = functools.partial(CONTRIBUTIONS_OF_PUBLIC, also_open=True)
 PLANS = {
     "hits": lambda: LABELS,
     "hits with counts": lambda: COUNTS,
     "kms21": lambda: KMS21,
     "hits under two keys": lambda: TWO_KEYS,
-    "hits in a domain": lambda: IN_DOMAIN,
+    "hits of public items": lambda: OF_PUBLIC,
     "a higher threshold": functools.partial(calibrated_plan, threshold=600),
-    "looks": LOOKS,
-    "looks in a domain": LOOKS_IN_DOMAIN,
-    "public looks beside open ones": BESIDE,
-    "items that are not followed": functools.partial(short_looks_plan, forget_after=0),
+    "contributions": CONTRIBUTIONS,
+    "contributions of public items": CONTRIBUTIONS_OF_PUBLIC,
+    "public items beside open ones": BESIDE,
+    "items that are not followed": functools.partial(short_contributions_plan, forget_after=0),
 }
 
 
@@ -64,13 +64,13 @@ def test_a_plan_for_one_key_is_stored_as_if_there_were_no_keys():
     """As version 0.1.0 stores it: noise depends on the fingerprint."""
     assert "most_keys" not in LABELS.to_json()
     assert calibrated_plan(most_keys=1).to_json() == LABELS.to_json()
-    assert [plan.fingerprint[:16] for plan in (LABELS, COUNTS, KMS21, IN_DOMAIN)] == [
+    assert [plan.fingerprint[:16] for plan in (LABELS, COUNTS, KMS21, OF_PUBLIC)] == [
         "7877eb341f6200cc",
         "2d16f0e7cd39709f",
         "5336e2bf76714d1b",
         "3a246b8f208815dc",
     ]
-    assert (LABELS.most_keys, TWO_KEYS.most_keys, LOOKS().most_keys) == (1, 2, 1)
+    assert (LABELS.most_keys, TWO_KEYS.most_keys, CONTRIBUTIONS().most_keys) == (1, 2, 1)
 
 
 TOGETHER = "a plan must have contributions or hits; followed items, or rounds,"
@@ -105,40 +105,56 @@ REFUSED = [
     (KMS21, {"hits.wide.cap": KMS21.charged_hits.noise.noise_cap - 1000}, "must be at most"),
     (KMS21, {"hits.publishes": "counts"}, "noise as printed is for names"),
     (KMS21, {"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
-    (IN_DOMAIN, {"public_items": None}, TOGETHER),
-    (IN_DOMAIN, {"shares.open": 1e-12}, TOGETHER),
-    (IN_DOMAIN, {"public_items.size": 0}, "size must be a whole number >= 1"),
-    (IN_DOMAIN, {"public_items.size": 2 * 10**9}, "max_items must be >="),
-    (IN_DOMAIN, {"public_items.size": 10**8, "threshold": 1}, "threshold = 1 would publish"),
+    (OF_PUBLIC, {"public_items": None}, TOGETHER),
+    (OF_PUBLIC, {"shares.open": 1e-12}, TOGETHER),
+    (OF_PUBLIC, {"public_items.size": 0}, "size must be a whole number >= 1"),
+    (OF_PUBLIC, {"public_items.size": 2 * 10**9}, "max_items must be >="),
+    (OF_PUBLIC, {"public_items.size": 10**8, "threshold": 1}, "threshold = 1 would publish"),
     # Users pay for tests of contributions
-    (LOOKS, {"epsilon": 1.9}, "budget must be at most"),
-    (LOOKS, lambda p: {"shares.paid": p.shares.paid * 0.99}, "budget must be at most"),
-    (LOOKS, lambda p: {"shares.open": p.delta_open * 0.99}, "threshold must be >="),
-    (LOOKS, lambda p: {"shares.hash": p.shares.hash / 2}, "the share hash must be >="),
-    (LOOKS, lambda p: {"shares.sampling": 1e-40}, "the share sampling must be >="),
-    (LOOKS, lambda p: {"contributions.order": p.contributions.order * 1.01}, "weight .* costs|budget must be at most"),
-    (LOOKS, lambda p: {"contributions.budget": p.contributions.budget * 1.01}, "budget must be at most"),
-    (LOOKS, lambda p: {"contributions.shape": 2.0}, "weight .* costs|spacing"),
-    (LOOKS, lambda p: {"contributions.shape": 5.0}, "shape must lie in"),
-    (LOOKS, lambda p: {"contributions.scale": 10**7}, "scale must be a whole number in"),
-    (LOOKS, lambda p: {"contributions.weights": [w + 50 for w in p.contributions.weights]}, "weight .* costs"),
-    (LOOKS, lambda p: {"contributions.weights": list(reversed(p.contributions.weights))}, "weights must rise"),
-    (LOOKS, lambda p: {"contributions.weights": p.contributions.weights[1:]}, "weights and units must have one length"),
-    (LOOKS, {"contributions.weights": list(range(1, 1002))}, "weights must be a list of at most 1,000 entries"),
-    (LOOKS, lambda p: {"contributions.units": [*p.contributions.units[:-1], 10**12 + 1]}, "at most a user budget"),
-    (LOOKS, lambda p: {"contributions.units": [1, *p.contributions.units[1:]]}, "most_contributions must be a whole"),
-    (LOOKS, lambda p: {"contributions.spacing": p.contributions.scale * 2}, "weight .* costs"),
-    (LOOKS, {"contributions.spacing": 0}, "spacing must be a whole number >= 1"),
-    (LOOKS, {"contributions.usual_tests": [1, 21]}, "each of usual_contributions"),
-    (LOOKS, {"contributions.size_error": 0.0}, "size_error must lie in"),
-    (LOOKS, {"contributions.least_users": 4}, "least_users must be a whole number"),
-    (LOOKS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
+    (CONTRIBUTIONS, {"epsilon": 1.9}, "budget must be at most"),
+    (CONTRIBUTIONS, lambda p: {"shares.paid": p.shares.paid * 0.99}, "budget must be at most"),
+    (CONTRIBUTIONS, lambda p: {"shares.open": p.delta_open * 0.99}, "threshold must be >="),
+    (CONTRIBUTIONS, lambda p: {"shares.hash": p.shares.hash / 2}, "the share hash must be >="),
+    (CONTRIBUTIONS, lambda p: {"shares.sampling": 1e-40}, "the share sampling must be >="),
+    (
+        CONTRIBUTIONS,
+        lambda p: {"contributions.order": p.contributions.order * 1.01},
+        "weight .* costs|budget must be at most",
+    ),
+    (CONTRIBUTIONS, lambda p: {"contributions.budget": p.contributions.budget * 1.01}, "budget must be at most"),
+    (CONTRIBUTIONS, lambda p: {"contributions.shape": 2.0}, "weight .* costs|spacing"),
+    (CONTRIBUTIONS, lambda p: {"contributions.shape": 5.0}, "shape must lie in"),
+    (CONTRIBUTIONS, lambda p: {"contributions.scale": 10**7}, "scale must be a whole number in"),
+    (CONTRIBUTIONS, lambda p: {"contributions.weights": [w + 50 for w in p.contributions.weights]}, "weight .* costs"),
+    (CONTRIBUTIONS, lambda p: {"contributions.weights": list(reversed(p.contributions.weights))}, "weights must rise"),
+    (
+        CONTRIBUTIONS,
+        lambda p: {"contributions.weights": p.contributions.weights[1:]},
+        "weights and units must have one length",
+    ),
+    (CONTRIBUTIONS, {"contributions.weights": list(range(1, 1002))}, "weights must be a list of at most 1,000 entries"),
+    (
+        CONTRIBUTIONS,
+        lambda p: {"contributions.units": [*p.contributions.units[:-1], 10**12 + 1]},
+        "at most a user budget",
+    ),
+    (
+        CONTRIBUTIONS,
+        lambda p: {"contributions.units": [1, *p.contributions.units[1:]]},
+        "most_contributions must be a whole",
+    ),
+    (CONTRIBUTIONS, lambda p: {"contributions.spacing": p.contributions.scale * 2}, "weight .* costs"),
+    (CONTRIBUTIONS, {"contributions.spacing": 0}, "spacing must be a whole number >= 1"),
+    (CONTRIBUTIONS, {"contributions.usual_tests": [1, 21]}, "each of usual_contributions"),
+    (CONTRIBUTIONS, {"contributions.size_error": 0.0}, "size_error must lie in"),
+    (CONTRIBUTIONS, {"contributions.least_users": 4}, "least_users must be a whole number"),
+    (CONTRIBUTIONS, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
     (BESIDE, lambda p: {"threshold": p.threshold - 1}, lambda p: f"threshold must be >= {p.threshold}"),
-    (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, TOGETHER),
-    (LOOKS, lambda p: {"followed.threshold": p.threshold + 1}, "must be at most the threshold"),
-    (LOOKS, {"followed.threshold": 1}, "noise would name an item that nobody holds again and again"),
-    (LOOKS, {"followed.forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
-    (LOOKS, {"followed.forget_after": 0}, "forget_after must be a whole number >= 1"),
+    (CONTRIBUTIONS, {"hits": json.loads(LABELS.to_json())["hits"]}, TOGETHER),
+    (CONTRIBUTIONS, lambda p: {"followed.threshold": p.threshold + 1}, "must be at most the threshold"),
+    (CONTRIBUTIONS, {"followed.threshold": 1}, "noise would name an item that nobody holds again and again"),
+    (CONTRIBUTIONS, {"followed.forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
+    (CONTRIBUTIONS, {"followed.forget_after": 0}, "forget_after must be a whole number >= 1"),
 ]
 
 
@@ -157,7 +173,7 @@ def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window():
     longer = {"schedule.end_seconds": LABELS.schedule.end_seconds + 5000 * 3600}
     with pytest.raises(ValueError, match="threshold must be >="):
         with_changes(LABELS, longer)
-    assert with_changes(LOOKS(), longer).schedule.horizon == 5384
+    assert with_changes(CONTRIBUTIONS(), longer).schedule.horizon == 5384
 
 
 @pytest.mark.parametrize(

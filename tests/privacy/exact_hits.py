@@ -42,7 +42,7 @@ def settings_for(
     zone_width: int = 2,
     *,
     max_items: int = 1,
-    domain_size: int = 0,
+    public_item_count: int = 0,
 ) -> TrialPlan:
     return hits_trial(
         schedule=WindowSchedule.fixed(0, 100, 1),
@@ -53,7 +53,7 @@ def settings_for(
         hits_per_user=hits,
         max_items_per_user=max_items,
         epsilon_after_hits=tuple(float(hit) for hit in range(1, hits + 1)),
-        domain_size=domain_size,
+        public_item_count=public_item_count,
     )
 
 
@@ -114,7 +114,9 @@ class HitsGame:
             self._keys.chosen = chosen
             bits = chosen.get("empty"), *(chosen[item][0] for item in chosen if item != "empty")
             if bits not in candidates:
-                tested = ItemHolders.merge([cells, self._empty_items(window)]) if self._settings.domain_size else cells
+                tested = (
+                    ItemHolders.merge([cells, self._empty_items(window)]) if self._settings.public_item_count else cells
+                )
                 candidates[bits] = find_candidates(tested, self._settings, self._keys)  # type: ignore[arg-type]
             state = before.state()
             found = dict(self._monitor.close_windows([candidates[bits]], state))
@@ -125,7 +127,7 @@ class HitsGame:
 
     def _empty_items(self, window: int) -> ItemHolders:
         tail = query_noise(self._settings, self._keys).empty_item_tail()  # type: ignore[arg-type]
-        items = EmptyItems(_table_of(range(self._settings.domain_size)), tail, self._keys.empty_item_uniforms())
+        items = EmptyItems(_table_of(range(self._settings.public_item_count)), tail, self._keys.empty_item_uniforms())
         return items.without_holders(window, window + 1)
 
     def _cases(self, holders: Holders, before: Stored, cap: int) -> Iterator[dict[Any, list[Piece]]]:
@@ -138,7 +140,7 @@ class HitsGame:
                 least_active = sum(user not in seen and before.hits(user) < limit for user in users)
                 held[item] = [*self._pieces(self._settings.threshold - len(users), cap - least_active)]
                 seen.update(users)
-        if not (size := self._settings.domain_size):
+        if not (size := self._settings.public_item_count):
             yield held
             return
         assert len(holders) == size

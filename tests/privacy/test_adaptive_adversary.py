@@ -25,7 +25,7 @@ each_case = pytest.mark.parametrize(
 
 
 def _settings(mode: str, epsilon: float, hits: int) -> TrialPlan:
-    # A threshold so high that one holder alone is out of the question: the open domain is paid by delta_open.
+    # A threshold so high that one holder alone is out of the question: an open item is paid by delta_open.
     return settings_for(mode, epsilon, hits, math.ceil(12 / epsilon), math.ceil(2 / epsilon))
 
 

@@ -149,7 +149,7 @@ class UntestedZeros(HitsGame):
 
 @pytest.mark.parametrize(("mode", "epsilon"), [("hits", 0.5), ("hits-with-counts", 0.25)])
 def test_every_transcript_of_one_public_item(mode: str, epsilon: float) -> None:
-    settings = settings_for(mode, epsilon, MODES[mode], THRESHOLD, ZONE, domain_size=1)
+    settings = settings_for(mode, epsilon, MODES[mode], THRESHOLD, ZONE, public_item_count=1)
     for name, rounds in ONE_PUBLIC.items():
         assert ratio_of(settings, rounds, EPSILONS[::2]) <= 1, name
 
@@ -159,14 +159,14 @@ def test_every_transcript_of_one_public_item(mode: str, epsilon: float) -> None:
 def test_every_transcript_of_several_public_items(mode: str, name: str) -> None:
     rounds = SEVERAL_PUBLIC[name]
     size = len(rounds[0].held)
-    settings = settings_for(mode, 0.75, 1, THRESHOLD, ZONE, max_items=size, domain_size=size)
+    settings = settings_for(mode, 0.75, 1, THRESHOLD, ZONE, max_items=size, public_item_count=size)
     assert ratio_of(settings, rounds, EPSILONS[::2]) <= 1
 
 
 @each_mode
 def test_with_public_items_even_the_lowest_threshold_is_safe(mode: str) -> None:
     """There an item that nobody holds is published in two windows of five, and the claim is nearly attained."""
-    settings = settings_for(mode, 0.5, 1, 1, ZONE, domain_size=1)
+    settings = settings_for(mode, 0.5, 1, 1, ZONE, public_item_count=1)
     assert 0.6 < ratio_of(settings, ONE_PUBLIC["x' holds what nobody else holds"], EPSILONS[::2]) <= 1
 
 
@@ -177,14 +177,14 @@ def test_enumeration_finds_public_items_that_are_not_tested_while_nobody_holds_t
         (1, ONE_PUBLIC["x' holds what nobody else holds"]),
         (2, SEVERAL_PUBLIC["x' alone with one of two"]),
     ):
-        settings = settings_for(mode, 0.25, 1, THRESHOLD, ZONE, max_items=size, domain_size=size)
+        settings = settings_for(mode, 0.25, 1, THRESHOLD, ZONE, max_items=size, public_item_count=size)
         assert ratio_of(settings, rounds, EPSILONS[::2], real=UntestedZeros(settings)) > 1.5
 
 
 @each_mode
 def test_a_public_item_that_nobody_holds_is_published_with_the_probability_of_the_tail(mode: str) -> None:
     """Exactly, charging nobody; and so is, but for some units of 2^-128, one whose holders have all paid."""
-    game = HitsGame(settings_for(mode, 0.5, 1, THRESHOLD, ZONE, domain_size=1))
+    game = HitsGame(settings_for(mode, 0.5, 1, THRESHOLD, ZONE, public_item_count=1))
     nobody = game.outcomes(0, [[]], Stored.of_hits({}), 9)
     published = [outcome.state for transcript, outcome in nobody.items() if transcript]
     assert abs(1 - nobody[()].share - tail_of(0.5, THRESHOLD)) <= Fraction(1, ONE)

@@ -26,7 +26,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import units_of
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trial_plan import TrialPlan
-from tests.helpers.trials import changed, looks_trial
+from tests.helpers.trials import changed, contributions_trial
 from tests.privacy import exact_game as exact
 from tests.privacy.exact_game import DELTA_OPEN, TARGET, Held, Outcome, Piece, claim, ratio_of_logs
 from tests.reference.exact_law import Law
@@ -37,14 +37,14 @@ PRICES = exact.prices_of(ExponentialPower(2.5, 20), 5, MOST_TESTS_OF_USER)
 
 
 def settings_of(
-    windows: int, *, followed_threshold: int | None = None, domain_size: int = 0, also_open: bool = False
+    windows: int, *, followed_threshold: int | None = None, public_item_count: int = 0, also_open: bool = False
 ) -> TrialPlan:
     """The smallest thresholds that the claim allows. Followed items may have any, and here have a low one."""
     threshold = smallest_open_threshold(PRICES, DELTA_OPEN)
-    return looks_trial(
+    return contributions_trial(
         schedule=WindowSchedule.fixed(0, windows, 1),
         threshold=threshold,
-        domain_size=domain_size,
+        public_item_count=public_item_count,
         also_open=also_open,
         weights=PRICES.weights,
         units=PRICES.units,
@@ -66,7 +66,7 @@ class Game:
     """One log, and all that each window of it can publish."""
 
     def __init__(self, held: Held, settings: TrialPlan, public: tuple[str, ...] = ()) -> None:
-        assert len(public) == settings.domain_size <= 1
+        assert len(public) == settings.public_item_count <= 1
         keys: Any = exact.ChosenKeys(settings)
         self._settings, self._keys, self._sums = settings, keys, sums_of(held, settings)
         self._public = ItemTable.of_labels(pa.array(public, pa.string()), keys.hash_items)[0] if public else None
@@ -207,7 +207,7 @@ def test_an_item_of_one_user_is_named_with_the_probability_of_the_tail() -> None
 @pytest.mark.parametrize("places", [[(0, "a"), (1, "a")], [(1, "a")]])
 def test_every_transcript_of_a_public_item(followed_threshold: int, places: list[tuple[int, str]]) -> None:
     """Nothing is set aside there for items of one user, and no threshold is too low."""
-    settings = settings_of(2, followed_threshold=followed_threshold, domain_size=1)
+    settings = settings_of(2, followed_threshold=followed_threshold, public_item_count=1)
     for held in ({TARGET: places}, {TARGET: places, **others({(0, "a"): 2, (1, "a"): 1})}):
         assert 0 < ratio_of(held, settings, ("a",)) <= 1
 
@@ -224,13 +224,13 @@ def test_every_transcript_of_a_public_item_beside_an_open_one(
 ) -> None:
     """For the public a the lowest threshold is safe, and delta_open is for b alone."""
     held = {TARGET: target, **others(of_others)}
-    settings = settings_of(2, followed_threshold=1, domain_size=1, also_open=True)
+    settings = settings_of(2, followed_threshold=1, public_item_count=1, also_open=True)
     assert 0.03 < ratio_of(held, settings, ("a",)) <= 1
 
 
 def test_enumeration_finds_a_public_item_that_is_tested_only_while_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """As open items are. The lower threshold then betrays a lone holder."""
-    settings = settings_of(2, followed_threshold=12, domain_size=1, also_open=True)
+    settings = settings_of(2, followed_threshold=12, public_item_count=1, also_open=True)
     assert ratio_of({TARGET: every_window(2)}, settings, ("a",)) <= 1
     monkeypatch.setattr(EmptyItems, "without_sums", lambda *span: ItemSums.none())
     assert ratio_of({TARGET: every_window(2)}, settings, ("a",)) > 1.5
@@ -238,7 +238,7 @@ def test_enumeration_finds_a_public_item_that_is_tested_only_while_held(monkeypa
 
 def test_a_public_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
     """In one window: not named, or named with a level that is drawn given that it is named."""
-    law = Game({}, settings_of(1, followed_threshold=5, domain_size=1), ("a",)).law()
+    law = Game({}, settings_of(1, followed_threshold=5, public_item_count=1), ("a",)).law()
     tail = tails_of(PRICES.noise).tail
     named = {shown[0][2]: share for (shown,), share in law.items() if shown}
     for level, share in named.items():

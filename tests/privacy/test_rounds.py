@@ -28,7 +28,7 @@ from dp_transforms.plan.records import DeclaredItems, Rounds
 from dp_transforms.plan.rounds import public_threshold, terms_of_round, terms_of_sizing
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trial_plan import TrialPlan
-from tests.helpers.trials import looks_trial
+from tests.helpers.trials import contributions_trial
 from tests.privacy import exact_game as exact
 from tests.privacy.exact_game import BUDGET, DELTA_OPEN, ORDER, TARGET, Held, Outcome, Piece, ratio_of_logs
 from tests.reference.exact_law import Law
@@ -45,7 +45,7 @@ def in_rounds(deviations: float = 15.0, windows: int = WINDOWS) -> TrialPlan:
     """One block of all windows, and the smallest threshold of it that the claim allows. deviations: between the levels;
     by default so many that there is one, and all windows can be enumerated together."""
     first, *later = (exact.prices_of(ExponentialPower(shape, SCALE), deviations, MOST_TESTS) for shape in SHAPES)
-    trial = looks_trial(
+    trial = contributions_trial(
         schedule=WindowSchedule.fixed(0, windows, 1),
         threshold=smallest_open_threshold(first, DELTA_OPEN, open_units=UNITS[0]),
         followed_threshold=1,

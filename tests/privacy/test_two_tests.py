@@ -30,7 +30,7 @@ from dp_transforms.plan.records import Followed, SecondTest
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import units_of
 from tests.helpers.trial_plan import TrialPlan
-from tests.helpers.trials import looks_trial
+from tests.helpers.trials import contributions_trial
 from tests.privacy import exact_game as exact
 from tests.privacy.exact_game import DELTA_OPEN, TARGET, Held, Outcome, Piece, ratio_of_logs
 from tests.reference.exact_law import Law
@@ -47,7 +47,7 @@ def trial_of(
     between levels. Of four tests the first budget pays for one, and the second one for two."""
     listed = exact.prices_of(ExponentialPower(2.5, 40), deviations, most_tests)
     threshold = smallest_open_threshold(listed, DELTA_OPEN)
-    trial = looks_trial(
+    trial = contributions_trial(
         schedule=WindowSchedule.fixed(0, windows, 1),
         threshold=threshold,
         weights=listed.weights,

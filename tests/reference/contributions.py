@@ -52,29 +52,29 @@ class Draws:
         return integer_of(self._keys.widen_holders(users, np.array([weight]))[0])
 
 
-def oracle_names(weights: Weights, settings: TrialPlan, keys: StreamKeys, domain: Collection[str] = ()) -> list[Named]:
+def oracle_names(weights: Weights, settings: TrialPlan, keys: StreamKeys, public: Collection[str] = ()) -> list[Named]:
     """What is named in all windows, if users add these weights; by window, then label."""
-    assert settings.domain_size == len(set(domain))
+    assert settings.public_item_count == len(set(public))
     tests, low = settings.contributions, settings.followed_threshold
     everybody = {user for added in weights.values() for user in added}
-    draws = Draws(keys, everybody, {item for _, item in weights} | set(domain))
+    draws = Draws(keys, everybody, {item for _, item in weights} | set(public))
     law, uniforms = tails_of(tests.noise), keys.window_uniforms()
     last_named: dict[str, int] = {}
     found: list[Named] = []
     for window in range(settings.schedule.horizon):
-        known = {item for item, last in last_named.items() if window - last <= settings.followed_for} | set(domain)
-        drawn = empty_items(window, domain, draws.items, law.tail(low), keys) if domain else set()
+        known = {item for item, last in last_named.items() if window - last <= settings.followed_for} | set(public)
+        drawn = empty_items(window, public, draws.items, law.tail(low), keys) if public else set()
         for item in sorted(known | {item for at, item in weights if at == window}):
             added = weights.get((window, item), {})
             threshold = low if item in known else settings.threshold
             uniform = draws.uniform(uniforms, window, item, added)
-            if item in domain and not added:
+            if item in public and not added:
                 if item not in drawn:
                     continue
                 uniform = uniform * law.tail(threshold) // ONE
             noisy = sum(added.values()) + law.invert(uniform)
             if noisy < threshold:
-                assert added or item not in domain
+                assert added or item not in public
                 continue
             level = 1
             while noisy >= threshold + level * tests.spacing:

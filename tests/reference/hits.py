@@ -42,21 +42,21 @@ class Transcript(NamedTuple):
 
 
 def oracle_transcript(
-    log: Iterable[Event] | Held, settings: TrialPlan, secret: bytes, domain: Collection[str] = ()
+    log: Iterable[Event] | Held, settings: TrialPlan, secret: bytes, public: Collection[str] = ()
 ) -> Transcript:
-    """domain: all items, where they are public; then settings.domain_size says how many."""
-    assert settings.domain_size == len(set(domain))
+    """public: all items, where they are public; then settings.public_item_count says how many."""
+    assert settings.public_item_count == len(set(public))
     keys = settings.stream_keys(secret)
     items_of = items_by_window_and_user(log, settings)
-    if domain:
+    if public:
         items_of = {
-            window: {user: held & set(domain) for user, held in items_of.get(window, {}).items() if held & set(domain)}
+            window: {user: held & set(public) for user, held in items_of.get(window, {}).items() if held & set(public)}
             for window in range(settings.schedule.horizon)
         }
     noise = (PrintedNoise if settings.charged_hits.mode == "printed" else SingleNoise)(settings, keys)
     user_hash = hash_all(keys.hash_users, {user for users in items_of.values() for user in users})
     held_items = {i for users in items_of.values() for held in users.values() for i in held}
-    item_hash = hash_all(keys.hash_items, held_items | set(domain))
+    item_hash = hash_all(keys.hash_items, held_items | set(public))
     short = {user: words[0] for user, words in user_hash.items()}
 
     paid_elsewhere = (settings.most_keys - 1) * settings.hits_per_user
@@ -73,10 +73,10 @@ def oracle_transcript(
                 chosen = chosen[: settings.hits.max_items_per_user]
             for item in chosen:
                 holders.setdefault(item, set()).add(user)
-        drawn = empty_items(window, domain, item_hash, noise.zero_tail(), keys) if domain else set()
+        drawn = empty_items(window, public, item_hash, noise.zero_tail(), keys) if public else set()
 
         heavy, charged = [], 0
-        for item in sorted({*holders, *domain}, key=lambda name: item_hash[name]):
+        for item in sorted({*holders, *public}, key=lambda name: item_hash[name]):
             of_item = holders.get(item, set())
             if not of_item:
                 if item not in drawn:
@@ -86,7 +86,7 @@ def oracle_transcript(
                 continue
             active = [user for user in of_item if paid[user] < settings.hits_per_user]
             kept_out += len(of_item) - len(active)
-            if not active and not domain:
+            if not active and not public:
                 continue
             drawn_noise = noise.draw(window, item_hash[item], [short[user] for user in active], len(of_item))
             noisy = len(active) + drawn_noise

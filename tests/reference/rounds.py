@@ -24,7 +24,7 @@ class RoundsOracle:
     of public ones. shown_more: how many sizing tests gave a larger size."""
 
     def __init__(
-        self, log: Iterable[Event] | Held, settings: TrialPlan, keys: StreamKeys, domain: Collection[str] = ()
+        self, log: Iterable[Event] | Held, settings: TrialPlan, keys: StreamKeys, public: Collection[str] = ()
     ) -> None:
         self._settings, self._keys, self._rounds = settings, keys, settings.rounds
         self._in_round = [_with_prices_of(settings, number) for number in range(len(settings.rounds.units))]
@@ -34,9 +34,9 @@ class RoundsOracle:
         for window, users in items_by_window_and_user(log, settings).items():
             for user, items in users.items():
                 self._held.setdefault(user, set()).update((window, item) for item in items)
-        self._domain = set(domain)
+        self._public = set(public)
         items = {item for places in self._held.values() for _, item in places}
-        self._draws = Draws(keys, self._held, items | self._domain)
+        self._draws = Draws(keys, self._held, items | self._public)
         self._last = len(self._rounds.units) - 1
         self.drawn: list[int] = []
         self.shown_more = self.left_out = 0
@@ -80,7 +80,7 @@ class RoundsOracle:
             for user, places in self._held.items()
         }
         weights = self._weights(0, held, set())
-        public = {(block, item) for block in {*map(self._block_of, self._windows)} for item in self._domain}
+        public = {(block, item) for block in {*map(self._block_of, self._windows)} for item in self._public}
         noisy = self._noisy(0, {place: {} for place in public} | weights, self._keys.block_uniforms())
         threshold, of_public = self._settings.threshold, self._threshold(0, len(public))
         of_open = {place: added for place, added in weights.items() if place not in public}

@@ -18,24 +18,24 @@ from tests.reference.two_tests import TwoTestsOracle
 def reference(
     log: Iterable[Event] | Held,
     plan: Plan,
-    domain: Collection[str] = (),
+    public: Collection[str] = (),
     *,
     in_order: bool = False,
     ends: Sequence[int] = (),
     stream: str = "events",
 ) -> list[WindowReport]:
-    """domain: public items; all, unless open ones count, too. in_order: whether budgets are spent window by window, by
+    """public: all items, unless open ones count, too. in_order: whether budgets are spent window by window, by
     those who do not know what comes; else each user's weight follows from all that it holds. Hits alone know no such
     difference. ends: where parts of the run end, on which rounds depend."""
     settings = trial_of(plan, stream=stream, run_id=RUN_ID)
     keys = settings.stream_keys(SECRET)
-    if domain and not settings.takes_open_items and not isinstance(log, Mapping):  # windows know the domain
-        log = [event for event in log if event[1] in domain]
+    if public and not settings.takes_open_items and not isinstance(log, Mapping):  # windows know the public items
+        log = [event for event in log if event[1] in public]
     if settings.contributions is None:
-        return oracle_transcript(log, settings, SECRET, domain).reports
+        return oracle_transcript(log, settings, SECRET, public).reports
     if settings.rounds is not None:
-        return reports_of(RoundsOracle(log, settings, keys, domain).names(ends), settings)
+        return reports_of(RoundsOracle(log, settings, keys, public).names(ends), settings)
     if settings.second_test is not None:
         return reports_of(TwoTestsOracle(log, settings, keys).names(), settings)
     weights = (stream_weights if in_order else replay_weights)(log, settings, keys)
-    return reports_of(oracle_names(weights, settings, keys, domain), settings)
+    return reports_of(oracle_names(weights, settings, keys, public), settings)

@@ -30,11 +30,11 @@ from tests.helpers.modes import plan_of_mode
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
 EPSILON, DELTA = 10**15, 10**30  # units
-MODES = ["looks", "hits", "hits-with-counts", "kms21"]
+MODES = ["contributions", "hits", "hits-with-counts", "kms21"]
 
 
 @functools.cache
-def plan(epsilon=0.5, delta=1e-9, mode="looks"):
+def plan(epsilon=0.5, delta=1e-9, mode="contributions"):
     return plan_of_mode(mode, epsilon=epsilon, delta=delta, schedule=SCHEDULE)
 
 

@@ -25,7 +25,7 @@ from dp_transforms.runs.state_file import (
     write_next_state,
     write_state,
 )
-from tests.helpers.looks_plans import small_looks_plan
+from tests.helpers.contributions_plans import small_contributions_plan
 from tests.helpers.rounds_runs import KEYS, followed_of
 from tests.helpers.small_runs import SECRET
 from tests.runs.killed_nights import in_a_process
@@ -256,7 +256,7 @@ def test_a_chunk_of_another_bucket_is_refused(tmp_path, kind):
 
 
 def test_items_that_were_named_in_later_windows_are_refused():
-    step = NameItems(small_looks_plan(12, forget_after=4), KEYS)
+    step = NameItems(small_contributions_plan(12, forget_after=4), KEYS)
     assert len(step.restore([followed_of(["a", "b"], [1, 2])], 3).items) == 2
     for last_named in ([1, 3], [-1, 2]):
         with pytest.raises(ValueError, match="damaged"):

@@ -12,8 +12,8 @@ from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.errors import UserError
 from dp_transforms.runs import state_part
 from dp_transforms.runs.ledger import Ledger
+from tests.helpers.contributions_plans import contributions_plan_of
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
-from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import key_file
 from tests.runs.killed_nights import NightFolder, in_a_process
 
@@ -185,7 +185,7 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights):
 def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(tmp_path):
     """Half of the new file would be read, and all of it would be fingerprinted."""
     log = write_crowded_log(tmp_path / "log", 600, 30)
-    job = replay_request(log, looks_plan_of(SCHEDULE), tmp_path / "report.jsonl", key_file(tmp_path), run_id="")
+    job = replay_request(log, contributions_plan_of(SCHEDULE), tmp_path / "report.jsonl", key_file(tmp_path), run_id="")
     first, other, _ = sorted((tmp_path / "log").iterdir())
     first.write_bytes(other.read_bytes())
     with pytest.raises(UserError, match="was changed while it was read"):

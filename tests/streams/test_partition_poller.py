@@ -87,11 +87,11 @@ def test_what_has_no_clock_value_leaves_a_partition_idle(kind):
     assert int(progress.position or 0) > 40
 
 
-def test_items_outside_the_domain_do_not_shift_who_is_late():
-    """x' holds an item of no domain, in time. Behind it come events of others, some in time and some late."""
+def test_items_that_are_not_public_do_not_shift_who_is_late():
+    """x' holds an item that is not public, in time. Behind it come events of others, some in time and some late."""
     held = settings_of(PLAN)
     keys = held.stream_keys(SECRET)
-    domain = ItemTable.of_labels(pa.array(["known"]), keys.hash_items)[0]
+    public = ItemTable.of_labels(pa.array(["known"]), keys.hash_items)[0]
     end = PLAN.schedule.window_end_micros(0)
     late = end + 7 * MICROS + 1
     others = [Arrival((f"u{n}", "known", at(1)), late if n % 3 else at(2)) for n in range(9)]
@@ -100,7 +100,7 @@ def test_items_outside_the_domain_do_not_shift_who_is_late():
     for log in (others, [*rows_of_x, *others], [rows_of_x[1], *others, rows_of_x[0]]):
         # A clock of arrivals that may step back, so that each record alone decides.
         clock = dataclasses.replace(CLOCK, out_of_order_seconds=300)
-        stepped = poller_of(held, keys, clock, 1, public_items=domain, confirm=False)
+        stepped = poller_of(held, keys, clock, 1, public_items=public, confirm=False)
         step = stepped.step_at("p", stepped.start(), MemoryPartition("p", tuple(log), 100).open(), at(2))
         users = {int(user) for _, message in step.messages for user in Contributions.from_bytes(message.blob).users}
         sent.append(users)

@@ -21,29 +21,31 @@ from tests.helpers.modes import plan_of_mode
 START, HOUR, HOURS, NIGHTS = 1_767_225_600, 3600, 12, 3  # 2026-01-01T00:00:00Z
 READERS = ("parquet", "avro", "csv", "jsonl")
 TOPICS = ("topic-0", "topic-1", "topic-2", "topic-3", 'Zürich, "the 4th"', "topic-5")
-DOMAIN = (*TOPICS, *(f"odd-{number}" for number in range(9)), *(f"nobody-{number}" for number in range(20)))
+PUBLIC = (*TOPICS, *(f"odd-{number}" for number in range(9)), *(f"nobody-{number}" for number in range(20)))
 NO_ROW = "no row\n"  # the last line of each text
 Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a cell without a value
 
 
 class Mode(NamedTuple):
-    """choices: arguments of the plan. domain: whether items are public."""
+    """choices: arguments of the plan. public: whether items are public."""
 
     mode: str
     choices: dict[str, Any]
     window_hours: int = 1
-    domain: bool = False
+    public: bool = False
 
 
-_LOOKS = {"usual_contributions": (1, 16), "most_contributions": 40, "forget_after": 3}
+_CONTRIBUTIONS = {"usual_contributions": (1, 16), "most_contributions": 40, "forget_after": 3}
 _HITS = {"epsilon": 16, "delta": 0.01, "hits_per_user": 3, "max_items_per_user": 2}
 MODES = {
-    "looks": Mode("looks", _LOOKS),
-    "looks-sliding": Mode("looks", _LOOKS, window_hours=3),
-    "looks-domain": Mode("looks", {"usual_contributions": (1, 16), "most_contributions": 40}, domain=True),
+    "contributions": Mode("contributions", _CONTRIBUTIONS),
+    "contributions-sliding": Mode("contributions", _CONTRIBUTIONS, window_hours=3),
+    "contributions-public": Mode(
+        "contributions", {"usual_contributions": (1, 16), "most_contributions": 40}, public=True
+    ),
     "hits": Mode("hits", _HITS),
     "hits-sliding": Mode("hits", _HITS, window_hours=3),
-    "hits-domain": Mode("hits", _HITS, domain=True),
+    "hits-public": Mode("hits", _HITS, public=True),
     "hits-with-counts": Mode("hits-with-counts", _HITS),
 }
 
@@ -51,9 +53,9 @@ MODES = {
 def public_of(mode: Mode) -> tuple[str, ...]:
     """The public items of a mode: all, or half of them where open ones count, too; and in rounds so many that nobody
     holds that some are named in a block."""
-    if not mode.domain or "also_open" not in mode.choices:
-        return DOMAIN if mode.domain else ()
-    return (*DOMAIN[::2], *(f"nobody-else-{number}" for number in range(500 if "use" in mode.choices else 0)))
+    if not mode.public or "also_open" not in mode.choices:
+        return PUBLIC if mode.public else ()
+    return (*PUBLIC[::2], *(f"nobody-else-{number}" for number in range(500 if "use" in mode.choices else 0)))
 
 
 def plan_of(name: str) -> Plan:
@@ -73,7 +75,7 @@ def calibrated(mode: Mode) -> Plan:
 def _calibrate(mode: Mode) -> Plan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
-    known = PublicItems.of_ids(public_of(mode)) if mode.domain else None
+    known = PublicItems.of_ids(public_of(mode)) if mode.public else None
     return plan_of_mode(mode.mode, schedule=schedule, public_items=known, **arguments)
 
 

@@ -19,13 +19,13 @@ from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import RUN_ID, key_file
-from tests.transcripts.cases import DOMAIN, HOURS, MODES, NIGHTS, READERS, plan_of, write_logs
+from tests.transcripts.cases import HOURS, MODES, NIGHTS, PUBLIC, READERS, plan_of, write_logs
 
 DATA = pathlib.Path(__file__).parent / "data"
 _COUNTS = {
     "events": names.EVENTS_READ,
     "outside_range": names.EVENTS_OUTSIDE_RANGE,
-    "outside_domain": names.EVENTS_OF_OTHER_ITEMS,
+    "of_other_items": names.EVENTS_OF_OTHER_ITEMS,
     "rejected": names.EVENTS_REJECTED,
     "unpaid": names.CONTRIBUTIONS_UNPAID,
 }
@@ -34,12 +34,12 @@ _COUNTS = {
 class Run(NamedTuple):
     """A folder with the log of one reader, the key and the plan of a mode.
 
-    domain: the file of the known items, or None. logs: the folder of the log alone.
+    public: the file of the public items, or None. logs: the folder of the log alone.
     """
 
     folder: pathlib.Path
     plan: Plan
-    domain: pathlib.Path | None
+    public: pathlib.Path | None
     key: str
 
     @property
@@ -60,10 +60,10 @@ def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
     write_logs(folder / "logs", reader)
     plan = plan_of(mode)
     (folder / "plan.json").write_text(plan.to_json())
-    domain = folder / "items.txt" if MODES[mode].domain else None
-    if domain is not None:
-        domain.write_text("\n".join(DOMAIN))
-    return Run(folder, plan, domain, key_file(folder))
+    public = folder / "items.txt" if MODES[mode].public else None
+    if public is not None:
+        public.write_text("\n".join(PUBLIC))
+    return Run(folder, plan, public, key_file(folder))
 
 
 def _told(counts: Counter[str]) -> dict[str, int]:
@@ -73,7 +73,7 @@ def _told(counts: Counter[str]) -> dict[str, int]:
 
 def replayed(run: Run, processes: int | None = None, **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
-    more.update(public_items=str(run.domain) if run.domain else None, dead_letter=str(bad))
+    more.update(public_items=str(run.public) if run.public else None, dead_letter=str(bad))
     job = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
     counts = _told(run_replay(job, processes))
     return Left([output], [bad], counts)
@@ -90,7 +90,7 @@ def _in_parts(run: Run) -> Left:
         words += ["--state", "run.state", "--run-id", RUN_ID, "--until", until]
         words += ["--output", output.name, "--dead-letter", bad.name]
         words += ["--ledger", "ledger.db", "--population", "all", "--caps", "100", "0.01"]
-        words += ["--public-items", run.domain.name] if run.domain else []
+        words += ["--public-items", run.public.name] if run.public else []
         nonce = mock.patch.object(state_part, "fresh_nonce", return_value=f"{night}" * 32)
         with mock.patch.object(replay, "_print_counts") as told, nonce:
             done = shh(*words, cwd=run.folder)
@@ -128,7 +128,7 @@ def streamed(run: Run) -> list[WindowReport]:
             **vars(clock),
             noise_key=run.key,
             run_id=RUN_ID,
-            public_items=str(run.domain) if run.domain else None,
+            public_items=str(run.public) if run.public else None,
             driver="loop",
             poll_seconds=0.05,
         )

@@ -18,7 +18,7 @@ def cases() -> Iterator[Any]:
     """In each mode a replay, each by another reader, and parts in one mode. The other cases are nightly."""
     for number, mode in enumerate(MODES):
         for place, member in enumerate(MEMBERS):
-            is_shown = place == number % 4 or (mode, member) == ("looks-sliding", "parts")
+            is_shown = place == number % 4 or (mode, member) == ("contributions-sliding", "parts")
             marks = [pytest.mark.xdist_group(mode), *([] if is_shown else [pytest.mark.nightly])]
             yield pytest.param(mode, member, marks=marks)
 

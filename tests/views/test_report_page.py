@@ -51,8 +51,8 @@ def test_a_page_tells_all_that_the_report_tells_and_nothing_else():
     text = " ".join(page.texts)
     assert PLAN.guarantee in text
     assert PLAN.fingerprint[:16] in text
-    for looks in (1, 10):
-        assert f"{PLAN.found_from(looks):,} users" in page.texts
+    for tests in (1, 10):
+        assert f"{PLAN.found_from(tests):,} users" in page.texts
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,8 @@ def not_covered(budget: Budget | None, plan: Plan | None) -> list[str]:
     ]
     if plan is not None and plan.public_items is not None:
         found.append(
-            f"The list of {plan.domain_size:,} items that was declared: it must be public, and not made from the log."
+            f"The list of {plan.public_item_count:,} items that was declared: it must be public, and not made from"
+            " the log."
         )
     if plan is not None:
         found.append(

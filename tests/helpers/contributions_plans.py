@@ -1,4 +1,4 @@
-"""Small plans of mode `looks`, made without the search: a few users suffice for an item to be named."""
+"""Small plans of mode `contributions`, made without the search: a few users suffice for an item to be named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOISE = ExponentialPower(2.5, 200)
 
 
 @functools.lru_cache(maxsize=64)
-def small_looks_plan(
+def small_contributions_plan(
     windows: int = 12,
     *,
     sliding: int = 1,
@@ -32,23 +32,23 @@ def small_looks_plan(
     """The schedule is as in `small_plan`."""
     slide = window_seconds // sliding
     schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
-    return looks_plan_of(schedule, most_tests=most_tests, forget_after=forget_after, known_error=known_error)
+    return contributions_plan_of(schedule, most_tests=most_tests, forget_after=forget_after, known_error=known_error)
 
 
-def looks_plan_of(
+def contributions_plan_of(
     schedule: WindowSchedule,
     *,
     most_tests: int = 20,
     forget_after: int = 3,
     known_error: float = 0.05,
-    domain: tuple[str, ...] = (),
+    public: tuple[str, ...] = (),
     epsilon: float = 10.0,
     delta: float = 0.1,
     order: float = 1.6,
     most_ids: int = 1000,
 ) -> Plan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
-    known = PublicItems.of_ids(domain) if domain else None
+    known = PublicItems.of_ids(public) if public else None
     delta_open = 0.0 if known else delta / 2
     delta_hash = hash_delta(most_ids, most_ids)
     sampling = sampling_delta(
