@@ -12,7 +12,7 @@ from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.exponential_power import ExponentialPower
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.accounting.price_bounds import Published
-from dp_transforms.accounting.price_list import PriceList, check_prices, make_price_list
+from dp_transforms.accounting.price_list import PriceList, check_prices, make_price_list, price_list_of_amounts
 from dp_transforms.accounting.priced_weights import BUDGET_UNITS
 from dp_transforms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.papers.individual_charging import IndividualCharging
@@ -115,6 +115,11 @@ CASES = [
         },
     ),
     (make_price_list, BUDGET, {"most_tests": [10**6], "published": [], "budget": []}),
+    (
+        functools.partial(price_list_of_amounts, amounts=[10**6]),
+        BUDGET,
+        {"most_tests": [10**6], "published": [], "budget": []},
+    ),
     (functools.partial(epsilon_units, "max_epsilon"), {"value": 1.0}, {"value": BUDGETS}),
     (functools.partial(delta_units, "max_epsilon"), {"value": 1.0}, {"value": BUDGETS}),
     # Plans.

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterable
 
@@ -233,7 +232,8 @@ def _largest_weights(
     low, low_cost = np.zeros(len(amounts), dtype=np.int64), np.ones(len(amounts), dtype=np.int64)
     high = np.full(len(amounts), np.iinfo(np.int64).max // 4)  # the smallest known not to be payable
     at = np.arange(len(amounts))  # those that are not done
-    for attempt in itertools.count():
+    attempt = 0
+    while True:
         cost = units_of(guess)
         payable = cost <= amounts[at]
         low[at[payable]], low_cost[at[payable]] = guess[payable], cost[payable]
@@ -245,7 +245,7 @@ def _largest_weights(
         halves = (low[at] + np.minimum(high[at], 4 * low[at] + 4)) // 2
         closer = guess * np.sqrt(amounts[at] * 0.9998 / cost)
         guess = np.clip(closer.astype(np.int64) if attempt < _GUESSES else halves, low[at] + 1, high[at] - 1)
-    raise AssertionError("unreachable")
+        attempt += 1
 
 
 def _some_weights(
