@@ -2,6 +2,7 @@
 
 Google Cloud Storage and Azure run through the same code of obstore."""
 
+import contextlib
 import io
 import os
 import pathlib
@@ -10,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -44,6 +47,25 @@ def test_a_file_appears_whole_and_replaces_none(bucket):
     assert [file.url for file in remote_files.list_beginning(bucket)] == [url], "the probe is gone"
     with pytest.raises(FileNotFoundError):
         look_at(f"{url}.gz")
+
+
+def test_of_two_that_write_at_once_one_comes_first(bucket):
+    """And what it wrote stays."""
+    together = threading.Barrier(2)
+
+    def write(url, content):
+        together.wait()
+        with contextlib.suppress(FileExistsError):
+            put(url, content)
+            return content
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(5):
+            url = f"{bucket}/report-{number}.avro"
+            written = [*pool.map(write, (url, url), (b"a" * 1000, b"b" * 1000))]
+            assert written.count(None) == 1
+            assert files.read_file(url, 10_000) in written
 
 
 def test_files_are_found_by_name_folder_and_glob(bucket):
