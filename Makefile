@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCK := .ci/requirements.lock
 INSTALLED := $(VENV)/.installed$(if $(SHH_LOCKED),-by-lock)
-# At once, in tests: on two cores a third one works while others wait.
-JOBS ?= 3
+# At once, in tests: on two cores four, of which some wait.
+JOBS ?= 4
 SHH_ENGINES ?= .engines
 export SHH_ENGINES := $(abspath $(SHH_ENGINES))
 # Python keeps what it compiled, also where an image forbids it: else each process of the tests compiles all modules anew.

@@ -6,7 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from scipy import integrate
+import scipy
 
 from dp_transforms.accounting.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from tests.reference.prices import tail_of
@@ -75,13 +75,13 @@ def test_hazard_and_spread_against_quadrature(law):
         return math.exp(-((x / law.scale) ** law.shape))
 
     far = law.scale * 60 ** (1 / law.shape)
-    whole = 2 * integrate.quad(density, 0, far, limit=400)[0]
+    whole = 2 * scipy.integrate.quad(density, 0, far, limit=400)[0]
     for margin in (1, law.scale, 2 * law.scale):
         low, high = law.hazard_bounds(margin)
         hazard = density(margin - 0.5) * law.scale / whole / law.upper_tail(margin)
         assert low <= hazard * (1 + 1e-7)
         assert hazard <= high * (1 + 1e-7)
-    second = 2 * integrate.quad(lambda x: x * x * density(x), 0, far, limit=400)[0] / whole
+    second = 2 * scipy.integrate.quad(lambda x: x * x * density(x), 0, far, limit=400)[0] / whole
     assert law.standard_deviation == pytest.approx(math.sqrt(second), rel=1e-7)
 
 

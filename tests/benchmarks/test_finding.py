@@ -2,11 +2,10 @@
 
 import math
 
-import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from scipy import integrate, stats
+import scipy
 
 from benchmarks.finding import histograms, set_union
 from benchmarks.finding.histograms import gaussian_sigma
@@ -42,17 +41,17 @@ def excess(p, q, shift):
     begins = (math.log(q / p) - shift**2 / 2) / shift
 
     def difference(at):
-        return p * stats.norm.pdf(at) - q * stats.norm.pdf(at + shift)
+        return p * scipy.stats.norm.pdf(at) - q * scipy.stats.norm.pdf(at + shift)
 
-    return integrate.quad(difference, begins, max(begins, 0) + 12, limit=200)[0]
+    return scipy.integrate.quad(difference, begins, max(begins, 0) + 12, limit=200)[0]
 
 
 @pytest.mark.parametrize(("cap", "sigma", "margin"), [(1, 1.0, 3.0), (2, 3.0, 5.0), (3, 1.2, 6.0)])
 def test_exact_delta_is_that_of_the_worst_pair(cap, sigma, margin):
     """By quadrature: j of the counts that the user changes are new, the others move along the line of their sum."""
-    grown, worst = math.e, 1 - stats.norm.cdf(margin / sigma) ** cap  # where all are new, nothing else differs
+    grown, worst = math.e, 1 - scipy.stats.norm.cdf(margin / sigma) ** cap  # where all are new, nothing else differs
     for new in range(cap):
-        hidden, shift = stats.norm.cdf(margin / sigma) ** new, math.sqrt(cap - new) / sigma
+        hidden, shift = scipy.stats.norm.cdf(margin / sigma) ** new, math.sqrt(cap - new) / sigma
         worst = max(worst, 1 - hidden + excess(hidden, grown, shift), excess(1.0, grown * hidden, shift))
     assert histograms.exact_delta(1.0, cap, sigma, margin) == pytest.approx(worst, rel=1e-4)
 
@@ -74,6 +73,8 @@ def test_gaussian_selections_are_private_and_no_more(cap):
     weights, [GGK20] Theorem 5.1, at each number of items that one user alone may have."""
     selection = GaussianSelection(EPSILON, DELTA, cap)
     assert selection.sigma == pytest.approx(gaussian_sigma(EPSILON, DELTA / 2) * math.sqrt(cap), rel=1e-9)
+    import dp_accounting  # slow to load: here, not for all tests
+
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
     assert gaussian_sigma(EPSILON, DELTA / 2) == pytest.approx(sigma, rel=1e-3)
     with mpmath.workdps(40):

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 from dp_transforms.core.randomness import StreamKeys
 
@@ -45,7 +45,7 @@ def chi_squared_rejects(observed: npt.ArrayLike, expected: npt.ArrayLike) -> boo
     assert expected.min() >= 20, "the chi-squared approximation needs more draws in each bin"
     assert math.isclose(observed.sum(), expected.sum(), rel_tol=1e-9)
     statistic = ((observed - expected) ** 2 / expected).sum()
-    return bool(statistic > stats.chi2.isf(FALSE_ALARM, len(expected) - 1))
+    return bool(statistic > scipy.stats.chi2.isf(FALSE_ALARM, len(expected) - 1))
 
 
 def laplace_rejects(draws: npt.NDArray[np.int64], epsilon: float) -> bool:

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from dp_transforms.papers.noise_source import Halted
 from dp_transforms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
@@ -102,7 +102,7 @@ def test_alpha_is_that_of_the_theorems(queries, beta, cutoff):
 def optimal_composition_delta(epsilon_per_query, calls, epsilon):
     """Each of the calls is worth one randomised response ([KOV15])."""
     ups = np.arange(calls + 1)
-    mass = stats.binom.pmf(ups, calls, 1 / (1 + math.exp(-epsilon_per_query)))
+    mass = scipy.stats.binom.pmf(ups, calls, 1 / (1 + math.exp(-epsilon_per_query)))
     return float(-np.sum(mass * np.expm1(np.minimum(epsilon - epsilon_per_query * (2 * ups - calls), 0))))
 
 
@@ -136,7 +136,7 @@ def test_runs_and_values_of_numeric_sparse_are_within_the_budget_together(delta,
     each = [2 * noise.epsilons[0], noise.epsilons[-1]]
     wins = np.arange(cutoff + 1)
     losses = [call * (2 * wins - cutoff) for call in each]
-    masses = [stats.binom.pmf(wins, cutoff, 1 / (1 + math.exp(-call))) for call in each]
+    masses = [scipy.stats.binom.pmf(wins, cutoff, 1 / (1 + math.exp(-call))) for call in each]
     loss = losses[0][:, None] + losses[1][None, :]
     attained = (masses[0][:, None] * masses[1][None, :] * -np.expm1(np.minimum(epsilon - loss, 0))).sum()
     assert attained <= delta * (1 + 1e-9)

@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +111,8 @@ def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode):
         assert made.charged_hits.proof.delta(made.epsilon * (1 - 1e-14)) <= made.shares.paid * (1 + 1e-11)
         return
     paid = made.contributions
+    from dp_accounting.rdp import rdp_privacy_accountant  # slow to load: here, not for all tests
+
     proved, _ = rdp_privacy_accountant.compute_delta([paid.order], [paid.budget], made.epsilon * (1 - 1e-14))
     assert proved <= made.shares.paid * (1 - 1e-14)
 
@@ -198,6 +199,8 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(max_e
     """dp_accounting on the sum of the divergences; the rest of delta by hand, in floats."""
     made, one = plan(), cost()
     runs, paid = runs_that_fit(BudgetRule.declare(max_epsilon, max_delta, one), one), made.contributions
+    from dp_accounting.rdp import rdp_privacy_accountant
+
     of_tests, _ = rdp_privacy_accountant.compute_delta([paid.order], [runs * paid.budget], max_epsilon)
     distance = made.shares.sampling / (1 + math.exp(made.epsilon))
     rest = runs * (made.delta_open + made.shares.hash + distance * (1 + math.exp(max_epsilon)))
