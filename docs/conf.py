@@ -94,15 +94,17 @@ def _list_options(app: Any, docname: str, source: list[str]) -> None:
     source[0] = _OPTIONS.sub(_options_of, source[0])
 
 
-def _miss_no_public_name(app: Any, env: Any) -> None:
-    """A warning, which `make docs` takes for an error."""
+def _miss_no_name_or_option(app: Any, env: Any) -> None:
+    """Warnings, which `make docs` takes for errors."""
     named = {name.removeprefix("dp_transforms.") for name in env.get_domain("py").objects}
     if missing := sorted(set(dp_transforms.__all__) - named):
         logging.getLogger(__name__).warning("the site does not describe %s", ", ".join(missing))
+    if "--most-contributions" not in env.get_doctree("commands").astext():
+        logging.getLogger(__name__).warning("the site does not list the options of commands")
 
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", _process_docstring)
     app.connect("source-read", _name_files_outside)
     app.connect("source-read", _list_options)
-    app.connect("env-check-consistency", _miss_no_public_name)
+    app.connect("env-check-consistency", _miss_no_name_or_option)
